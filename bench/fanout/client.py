@@ -42,7 +42,7 @@ def main(ssh_config: str, hosts: str) -> int:
     """Ask, and print; return 1 where not everybody has answered everything."""
     transport = SshTransport(SshOptions(config_files=(ssh_config,)))
     began = time.monotonic()
-    replies = transport.ask(expand(hosts), script(), heard=lambda _: None)
+    replies = transport.ask(expand(hosts), script(), on_reply=lambda _: None)
     seconds = time.monotonic() - began
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"ask_s": seconds, "peak_mib": peak_mib}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from clusterkit.preflight.probes.host.names import asked
+from clusterkit.preflight.probes.host.names import names_to_resolve
 from clusterkit.transport.probe import PreflightJob
 
 XID = (
@@ -70,7 +70,7 @@ def _address(number: int, *, net: int = 10) -> str:
 
 
 def _names(name: str, number: int, job: PreflightJob) -> str:
-    wanted = asked(job.hosts)
+    wanted = names_to_resolve(job.hosts)
     step = -(-len(job.hosts) // len(wanted))
     looked_up = "".join(f"host {h} {_address(k * step)} \n" for k, h in enumerate(wanted))
     own = _address(number)

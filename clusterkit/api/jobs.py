@@ -17,7 +17,7 @@ from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.find import find_run, run_roots
 from clusterkit.jobs.logs import follow, read_logs
 from clusterkit.jobs.state.load import load_job
-from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.preflight import SubmitCallbacks
 from clusterkit.jobs.submit.request import JobRequest, read_request
 from clusterkit.jobs.submit.submit import prepare, start
 from clusterkit.jobs.watch import cancel, wait
@@ -63,7 +63,7 @@ class JobHandle:
         It did not succeed where `state` is not `succeeded`; nothing is raised then. Ctrl-C, or the
         stop button of a notebook, ends the waiting and not the job.
         """
-        job = wait(self.run, on_trouble=warn)
+        job = wait(self.run, on_problem=warn)
         return versioned(full_document_of(job))
 
     def logs(self, node: int | None = None, *, tail: int | None = None) -> str:
@@ -151,7 +151,9 @@ def submit(options: SubmitOptions) -> JobHandle:
     }
     prepared = prepare(_request(options, verb="submit", **said))
     _warn_of_script(prepared.plan)
-    _, run, _ = start(prepared, listener=Listener(warn=warn, note=warn, heard=lambda _: None))
+    _, run, _ = start(
+        prepared, callbacks=SubmitCallbacks(warn=warn, note=warn, on_reply=lambda _: None)
+    )
     return JobHandle(run)
 
 

@@ -86,8 +86,8 @@ def preflight(options: PreflightOptions) -> Preflight:
     """
     select, ignore = several(options.select), several(options.ignore)
     if options.replay is not None:
-        asked = dataclasses.replace(options, replay=None, select=(), ignore=(), strict=False)
-        if asked != PreflightOptions():
+        cleared = dataclasses.replace(options, replay=None, select=(), ignore=(), strict=False)
+        if cleared != PreflightOptions():
             raise UserError(
                 "replay asks no node, so what says which to ask has no meaning beside it",
                 hint="give select, ignore and strict only, or leave replay out",

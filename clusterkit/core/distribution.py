@@ -68,8 +68,8 @@ def foreign_distribution() -> metadata.Distribution | None:
 def _is_this_checkout(found: metadata.Distribution) -> bool:
     """Tell whether pip installed it from the folder of this package (PEP 610)."""
     try:
-        said = json.loads(found.read_text("direct_url.json") or "{}")
-        url = urlsplit(said["url"])
+        source = json.loads(found.read_text("direct_url.json") or "{}")
+        url = urlsplit(source["url"])
     except (ValueError, KeyError, TypeError):
         return False
     return url.scheme == "file" and Path(unquote(url.path)).resolve() == _HOME

@@ -238,7 +238,7 @@ class Connection:
         ranks = [member.rank, rank] if asks else [rank, member.rank]
         self._own: list[object] = ["asker" if asks else "listener", *ranks, nonces]
         self._theirs: list[object] = ["listener" if asks else "asker", *ranks, nonces]
-        self._sent = self._heard = 0
+        self._sent = self._received = 0
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any], within_s: float = MESSAGE_S) -> None:
@@ -302,9 +302,11 @@ class Connection:
             PeerError: it has not signed this.
         """
         body = line[64:]
-        if not hmac.compare_digest(self._member.sign(self._theirs, self._heard, body), line[:64]):
+        if not hmac.compare_digest(
+            self._member.sign(self._theirs, self._received, body), line[:64]
+        ):
             raise PeerError(f"is not of this attempt of the job, or has another {VARIABLE}")
-        self._heard += 1
+        self._received += 1
         return body
 
     def put_back(self, data: bytes) -> None:
@@ -374,13 +376,13 @@ def connect_within(
         PeerError: it is not; says what was found in its place.
     """
     began = time.monotonic()
-    deadline, told = began + seconds, False
+    deadline, warned = began + seconds, False
     while True:
         try:
             return connect(address, member)
         except OSError as error:
-            if isinstance(error, PeerError) and not told and time.monotonic() - began > TELL_S:
-                told = True
+            if isinstance(error, PeerError) and not warned and time.monotonic() - began > TELL_S:
+                warned = True
                 print(f"clusterkit: {error}; trying on", file=sys.stderr, flush=True)
             if time.monotonic() > deadline:
                 raise PeerError(

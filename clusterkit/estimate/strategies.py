@@ -47,9 +47,9 @@ class Strategy:
     def full_name(self) -> str:
         """The name with what was said of ranks and checkpointing in it."""
         ranks = (("tp", self.tp), ("pp", self.pp), ("cp", self.cp))
-        said = "".join(f"-{name}{number}" for name, number in ranks if number)
+        suffix = "".join(f"-{name}{number}" for name, number in ranks if number)
         again = {Checkpointing.FULL: "+ac", Checkpointing.SELECTIVE: "+selective"}
-        return self.name + said + (again[self.checkpointing] if self.checkpointing else "")
+        return self.name + suffix + (again[self.checkpointing] if self.checkpointing else "")
 
     @property
     def offload(self) -> Offload:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.core.data import read_table
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
 from clusterkit.images.recipe import BuildOptions, Target, build_command
@@ -32,7 +32,7 @@ _SHOWN_LINES = 30
 _PUSH_S = 7200.0
 
 _HINTS = tuple(
-    (re.compile(row["said"], re.IGNORECASE), row["hint"])
+    (re.compile(row["pattern"], re.IGNORECASE), row["hint"])
     for row in read_table(Path(__file__).with_name("build_errors.tsv"))
 )
 _METADATA = re.compile(r"\[(\S+ )?internal\] load metadata for (?P<image>\S+)")
@@ -118,7 +118,7 @@ def _advance(step: Step, text: str) -> Step | None:
     return step
 
 
-Listener = Callable[[str, Step | str], None]
+OnProgress = Callable[[str, Step | str], None]
 """Called with the name of a target and a step that changed, or a raw line."""
 
 
@@ -141,7 +141,7 @@ class Built:
 
 
 def build(
-    targets: Sequence[Target], options: BuildOptions, *, push: bool, listen: Listener
+    targets: Sequence[Target], options: BuildOptions, *, push: bool, on_progress: OnProgress
 ) -> Iterator[Built]:
     """Build the targets, parents first, and yield each that is done.
 
@@ -157,13 +157,13 @@ def build(
             target.context.write(folder / target.folder)
         for target in targets:
             started = time.monotonic()
-            steps = _run(build_command(target, options, folder), target.name, listen)
+            steps = _run(build_command(target, options, folder), target.name, on_progress)
             if push:
-                _push(target, listen)
+                _push(target, on_progress)
             yield _built(target, steps, time.monotonic() - started, pushed=push)
 
 
-def _run(command: Sequence[str], name: str, listen: Listener) -> Mapping[str, Step]:
+def _run(command: Sequence[str], name: str, on_progress: OnProgress) -> Mapping[str, Step]:
     progress = Progress()
     own = {key: value for key, value in os.environ.items() if key != "BUILDX_BUILDER"}
     with subprocess.Popen(
@@ -176,18 +176,18 @@ def _run(command: Sequence[str], name: str, listen: Listener) -> Mapping[str, St
         env={**own, "DOCKER_BUILDKIT": "1"},
     ) as process:
         for line in process.stdout or ():
-            listen(name, line.rstrip("\n"))
+            on_progress(name, line.rstrip("\n"))
             changed = progress.feed(line)
             if changed is not None:
-                listen(name, changed)
+                on_progress(name, changed)
     if process.returncode:
         raise explain_failure(name, progress, process.returncode)
     return progress.steps
 
 
-def _push(target: Target, listen: Listener) -> None:
+def _push(target: Target, on_progress: OnProgress) -> None:
     for tag in target.tags:
-        listen(target.name, f"docker push {tag}")
+        on_progress(target.name, f"docker push {tag}")
         answer = engine.ask("push", "--quiet", tag, timeout_s=_PUSH_S)
         if answer.code:
             raise RemoteError(
@@ -225,8 +225,12 @@ def explain_failure(name: str, progress: Progress, code: int) -> RemoteError:
     """Return the error of a build that ended with `code`."""
     step = progress.failed
     if step is None:
-        said = "\n".join(list(progress.rest)[-_SHOWN_LINES:]) or f"docker ended with code {code}"
-        return RemoteError(f"{name} was not built\n{_indent(said)}", hint=_hint(said))
+        shown_output = (
+            "\n".join(list(progress.rest)[-_SHOWN_LINES:]) or f"docker ended with code {code}"
+        )
+        return RemoteError(
+            f"{name} was not built\n{_indent(shown_output)}", hint=_hint(shown_output)
+        )
     unpulled = _METADATA.match(step.name)
     if unpulled:
         return RemoteError(
@@ -239,16 +243,16 @@ def explain_failure(name: str, progress: Progress, code: int) -> RemoteError:
     shown = lines[-_SHOWN_LINES:]
     if len(lines) > len(shown):
         shown.insert(0, f"... (the last {_SHOWN_LINES} lines; --verbose shows all)")
-    said = "\n".join((*shown, step.error))
+    shown_output = "\n".join((*shown, step.error))
     return RemoteError(
-        f"{name} was not built: this step failed\n  {step.name}\n{_indent(said)}",
-        hint=_hint(f"{said}\n{step.error}"),
+        f"{name} was not built: this step failed\n  {step.name}\n{_indent(shown_output)}",
+        hint=_hint(f"{shown_output}\n{step.error}"),
     )
 
 
-def _hint(said: str) -> str | None:
-    known = (hint for pattern, hint in _HINTS if pattern.search(said))
-    return next(known, None) or docker_trouble(said).hint
+def _hint(shown_output: str) -> str | None:
+    known = (hint for pattern, hint in _HINTS if pattern.search(shown_output))
+    return next(known, None) or docker_error(shown_output).hint
 
 
 def _indent(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterkit.core.commands import MISSING, Answer, run_command
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import UserError
 
 _ASK_S = 30.0
@@ -48,8 +48,8 @@ def require(answer: Answer, doing: str) -> str:
             f"cannot {doing}: there is no docker on this machine",
             hint="apt-get install docker.io, or https://docs.docker.com/engine/install",
         )
-    trouble = docker_trouble(answer.errors)
-    raise UserError(f"cannot {doing}: {trouble.message}", hint=trouble.hint)
+    error = docker_error(answer.errors)
+    raise UserError(f"cannot {doing}: {error.message}", hint=error.hint)
 
 
 def require_engine(doing: str) -> str:

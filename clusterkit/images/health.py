@@ -44,7 +44,7 @@ class Seen:
     """CUDA that torch is built for."""
     hip: str | None
     count: int
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
     """What torch complained of."""
     devices: tuple[str, ...]
     driver: str
@@ -90,7 +90,7 @@ def prove(
     alone = ("--network=none", "--hostname=localhost")
     joined = alone if network is None else (f"--network={network}",)
     run = ["run", "--rm", *joined, "--shm-size=1g", *devices]
-    gpus, problem = _look(image, variant, tag, run, asked=bool(devices))
+    gpus, problem = _look(image, variant, tag, run, with_gpus=bool(devices))
     output = ""
     if problem is None:
         answer = engine.ask(*run, tag, HEALTH, timeout_s=timeout_s)
@@ -123,9 +123,9 @@ def _devices(variant: Variant) -> tuple[tuple[str, ...], str | None]:
 
 
 def _look(
-    image: Image, variant: Variant, tag: str, run: Sequence[str], *, asked: bool
+    image: Image, variant: Variant, tag: str, run: Sequence[str], *, with_gpus: bool
 ) -> tuple[int, Problem | None]:
-    if not asked or not any(known.name == "torch" for known in lineage(image)):
+    if not with_gpus or not any(known.name == "torch" for known in lineage(image)):
         return 0, None
     program = (data_dir("images") / "gpus.py").read_text(encoding="utf-8")
     words = (*run, "--entrypoint", PYTHON, tag, "-I", "-c", program)
@@ -164,13 +164,13 @@ def _result(tag: str, answer: Answer, timeout_s: float) -> Problem | None:
 
 def read_seen(document: Mapping[str, Any]) -> Seen:
     """Return what images/gpus.py printed."""
-    lists = {name: tuple(document[name]) for name in ("said", "devices")}
+    lists = {name: tuple(document[name]) for name in ("messages", "devices")}
     return Seen(**{**document, **lists})
 
 
 def explain(variant: Variant, seen: Seen) -> Problem | None:
     """Return why torch does not see the GPUs that its variant is for; None where it does."""
-    if variant is Variant.CPU or (seen.count and not seen.said):
+    if variant is Variant.CPU or (seen.count and not seen.messages):
         return None
     found = re.search(r"\b\d{3}(\.\d+)+\b", seen.driver)
     driver = found.group() if found else "0"
@@ -180,17 +180,19 @@ def explain(variant: Variant, seen: Seen) -> Problem | None:
         "old-driver": int(driver.partition(".")[0]) < needed,
         "no-gpu": not seen.devices,
         "hidden": seen.visible is not None and not seen.count,
-        "no-fabric": any(_NOT_STARTED.search(line) for line in seen.said),
+        "no-fabric": any(_NOT_STARTED.search(line) for line in seen.messages),
     }
     built_for, cases = seen.cuda, nvidia
     if variant is Variant.ROCM:
         built_for, cases = seen.hip, {"no-amd-gpu": not seen.devices}
     cases = {"not-built": built_for is None, **cases}
     case = next((name for name, so in cases.items() if so), str(variant))
-    said = "; ".join(seen.said) or "torch sees no GPU and does not say why"
+    messages = "; ".join(seen.messages) or "torch sees no GPU and does not say why"
     rows = {row["id"]: row for row in read_table(Path(__file__).with_name("health.tsv"))}
     message, hint = (
-        rows[case][text].format(seen, variant=variant, said=said, driver=driver, needed=needed)
+        rows[case][text].format(
+            seen, variant=variant, messages=messages, driver=driver, needed=needed
+        )
         for text in ("message", "hint")
     )
     return Problem(message=message, hint=hint)

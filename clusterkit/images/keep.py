@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusterkit.core import files
 from clusterkit.core.commands import run_command
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.images import engine
 from clusterkit.images.catalogue import LABEL_IMAGE
@@ -96,10 +96,10 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
         written = Path(name) / path.name
         answer = run_command(export_command(tag, form, written), timeout_s=_EXPORT_S)
         if answer.code or not written.exists():
-            trouble = docker_trouble(answer.errors or answer.output)
+            error = docker_error(answer.errors or answer.output)
             free = shutil.disk_usage(path.parent).free / 1e9
             raise RemoteError(
-                f"{tag} was not written to {path}: {trouble.message}",
+                f"{tag} was not written to {path}: {error.message}",
                 hint=f"{free:.1f} GB are free in {path.parent.absolute()}",
             )
         size = written.stat().st_size
@@ -126,7 +126,7 @@ def remove(images: Sequence[Present]) -> tuple[Removed, ...]:
     removed = []
     for image in images:
         answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
-        refused = docker_trouble(answer.errors).message if answer.code else None
+        refused = docker_error(answer.errors).message if answer.code else None
         removed.append(removal(image, refused))
     return tuple(removed)
 

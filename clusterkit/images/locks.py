@@ -153,9 +153,9 @@ def _ask_pip(
         answer = run_command(argv, environment=kept, timeout_s=_RESOLVE_S)
         document = files.read_json(report)
         if answer.code or document is None:
-            said = "\n".join(answer.errors.strip().splitlines()[-_SHOWN_LINES:])
+            output = "\n".join(answer.errors.strip().splitlines()[-_SHOWN_LINES:])
             raise RemoteError(
-                f"pip finds no set of packages for this:\n{said}",
+                f"pip finds no set of packages for this:\n{output}",
                 hint="an index of your own is named in a pip.conf: --pip-conf FILE",
             )
     for item in document["install"]:

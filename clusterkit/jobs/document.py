@@ -31,13 +31,13 @@ def full_document_of(job: Job) -> dict[str, Any]:
     """Return what is told of a job that it is all about: also its failure and attempts."""
     failure = failure_of(job)
     keys = ("node", "rank", "exit_code", "message", "tail")
-    told = {key: getattr(failure, key) for key in keys} if failure is not None else None
-    if told is not None and failure is not None and failure.among:
-        told["node"] = failure.among
+    document = {key: getattr(failure, key) for key in keys} if failure is not None else None
+    if document is not None and failure is not None and failure.among:
+        document["node"] = failure.among
     if batch := batch_output(job):
-        told = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
+        document = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
     attempts = node_results.read_attempts(job.run)
-    return {**document_of(job), **_owner(job.run), "failure": told, "attempts": attempts}
+    return {**document_of(job), **_owner(job.run), "failure": document, "attempts": attempts}
 
 
 def _owner(run: RunFolder) -> dict[str, Any]:

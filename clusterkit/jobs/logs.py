@@ -175,8 +175,8 @@ def tail_position(path: Path, lines: int, within: int = _FARTHEST) -> int:
             position = end = stream.seek(0, os.SEEK_END)
             if lines == 0:
                 return end
-            wanted, least = lines, max(0, end - within)
-            while position > least:
+            wanted, first = lines, max(0, end - within)
+            while position > first:
                 start = max(0, position - _CHUNK)
                 stream.seek(start)
                 chunk = stream.read(position - start)
@@ -190,7 +190,7 @@ def tail_position(path: Path, lines: int, within: int = _FARTHEST) -> int:
                 position = start
     except OSError:
         return 0
-    return least
+    return first
 
 
 def _readers(

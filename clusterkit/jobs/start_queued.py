@@ -43,15 +43,15 @@ def start_due(jobs: Iterable[Job]) -> str | None:
     slots, and a client is not to knock at each node a hundred times.
     """
     jobs = list(jobs)
-    trouble = _release([job for job in jobs if is_queued(job)])
+    problem = _release([job for job in jobs if is_queued(job)])
     for job in jobs:
         if job.status.state is JobState.REQUEUED:
             try:
                 executor = executor_of(job.run, job.submission, use="start its job")
                 executor.restart(job.run, job.submission)
             except (RemoteError, UserError) as error:
-                trouble = trouble or str(error)
-    return trouble
+                problem = problem or str(error)
+    return problem
 
 
 def ready(jobs: Iterable[Job]) -> list[Job]:
@@ -76,16 +76,16 @@ def _may_start(job: Job, states: Mapping[str, JobState]) -> bool:
 def _release(held: list[Job]) -> str | None:
     states = _states_before(held)
     may_start = [job for job in held if _may_start(job, states)]
-    trouble = None
+    problem = None
     for job in may_start[:_STARTS_AT_ONCE]:
         try:
             _start(job)
         except UserError as error:
-            trouble = trouble or f"{job.submission.job_id} waits: {error}"
+            problem = problem or f"{job.submission.job_id} waits: {error}"
         except RemoteError as error:
-            return trouble or f"{job.submission.job_id} waits: {error}"
-    if trouble is not None:
-        return trouble
+            return problem or f"{job.submission.job_id} waits: {error}"
+    if problem is not None:
+        return problem
     for job in held:
         for one in job.submission.after:
             if states.get(one.run_dir) is JobState.UNKNOWN:

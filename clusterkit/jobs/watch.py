@@ -43,7 +43,7 @@ class Watch:
         """Watch the jobs in `runs`; one that `starts` them does so where a client has to."""
         self.jobs: dict[RunFolder, Job] = {}
         """All jobs that could be read, in the order of `runs`."""
-        self.trouble = ""
+        self.problem = ""
         """Why a job could not be started the last time that was tried."""
         self._left = list(runs)
         self._order = runs
@@ -60,10 +60,10 @@ class Watch:
             UserError: the folder of the only job cannot be read any more.
         """
         changed = self._load() if self._left else []
-        pause_s = _BUSY_EVERY_S if self.trouble and len(self._order) > 1 else _START_EVERY_S
+        pause_s = _BUSY_EVERY_S if self.problem and len(self._order) > 1 else _START_EVERY_S
         due = bool(changed) or time.monotonic() - self._started_at >= pause_s
         if self._starts and due and any(map(needs_client, self.open)):
-            self.trouble = start_due(self.open) or ""
+            self.problem = start_due(self.open) or ""
             self._started_at = time.monotonic()
             self._seen = -1
         return changed
@@ -145,16 +145,16 @@ def wait(
     run: RunFolder,
     *,
     changed: Callable[[Job], None] = lambda _: None,
-    on_trouble: Callable[[str], None] = lambda _: None,
+    on_problem: Callable[[str], None] = lambda _: None,
 ) -> Job:
     """Return the job once it is over, or has been unknown for too long; start it meanwhile.
 
-    `changed` hears of new states, and `on_trouble` why the job cannot be started (again) yet.
+    `changed` hears of new states, and `on_problem` why the job cannot be started (again) yet.
 
     Raises:
         UserError: it is a run of somebody else, and not over.
     """
-    (job,) = wait_for_all([run], changed=changed, on_trouble=on_trouble)
+    (job,) = wait_for_all([run], changed=changed, on_problem=on_problem)
     return job
 
 
@@ -162,11 +162,11 @@ def wait_for_all(
     runs: Sequence[RunFolder],
     *,
     changed: Callable[[Job], None],
-    on_trouble: Callable[[str], None],
+    on_problem: Callable[[str], None],
 ) -> list[Job]:
     """Return the jobs once all of them are over, or unknown for too long; start them meanwhile.
 
-    `changed` hears of new states, and `on_trouble` why one that may start cannot be started yet.
+    `changed` hears of new states, and `on_problem` why one that may start cannot be started yet.
 
     Raises:
         UserError: one is a run of somebody else, and not over.
@@ -175,13 +175,13 @@ def wait_for_all(
         if run.foreign is not None and not load_job(run).status.state.final:
             run.require_own("wait for its job, which may have to be started or fetched")
     watch = Watch(*runs, starts=True)
-    told = ""
+    reported = ""
     while True:
         for job in watch.look():
             changed(job)
-        if watch.trouble not in {"", told}:
-            on_trouble(watch.trouble)
-        told = watch.trouble or told
+        if watch.problem not in {"", reported}:
+            on_problem(watch.problem)
+        reported = watch.problem or reported
         if not watch.open or watch.stuck:
             return list(watch.jobs.values())
         time.sleep(RESULTS_EVERY_S)

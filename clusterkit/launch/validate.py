@@ -130,8 +130,8 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
 
 def nodes_in_words(nodes: int, spares: int) -> str:
     """Return how many nodes a job asks for, its spares told apart."""
-    told = f"{nodes} node{'s' * (nodes != 1)}"
-    return f"{told} and {spares} spare{'s' * (spares != 1)}" if spares else told
+    counted = f"{nodes} node{'s' * (nodes != 1)}"
+    return f"{counted} and {spares} spare{'s' * (spares != 1)}" if spares else counted
 
 
 def fewer_nodes(have: int, nodes: int, spares: int) -> str:

@@ -94,9 +94,11 @@ def write_preflight(path: Path, report: Report, *, now: float) -> None:
         if finding.verdict in _TOLD
         for node in finding.nodes or ("",)
     }
-    asked: Values = {(node,): float(node in usable) for node in report.nodes if node not in unasked}
+    usable_nodes: Values = {
+        (node,): float(node in usable) for node in report.nodes if node not in unasked
+    }
     figures: dict[str, Values] = {
-        "clusterkit_preflight_node_usable": asked,
+        "clusterkit_preflight_node_usable": usable_nodes,
         "clusterkit_preflight_finding": found,
         "clusterkit_preflight_findings": {(v,): n for v, n in report.counts().items()},
         "clusterkit_preflight_duration_seconds": {(): report.seconds},
@@ -126,8 +128,8 @@ def write_nodes(path: Path, snapshot: Snapshot) -> None:
     for row in read_table(_TABLE):
         if row["of"] != "-":
             read, times = attrgetter(row["attribute"]), float(row["times"])
-            told = ((labels, read(one)) for labels, one in _all(row["of"], snapshot.nodes))
-            figures[row["name"]] = {at: value * times for at, value in told if value is not None}
+            of_job = ((labels, read(one)) for labels, one in _all(row["of"], snapshot.nodes))
+            figures[row["name"]] = {at: value * times for at, value in of_job if value is not None}
     job = snapshot.job
     if job is not None and job.speed is not None:
         # Of the whole job; of a slot, as such, where its slots are not known.
@@ -153,9 +155,9 @@ def _all(what: str, nodes: Sequence[NodeNow]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _labels(job: Job) -> tuple[str, ...]:
-    told = job.submission
-    name = told.job_id or job.run.key
-    return (name, told.name, told.cluster, told.framework, job.status.state.value)
+    of_job = job.submission
+    name = of_job.job_id or job.run.key
+    return (name, of_job.name, of_job.cluster, of_job.framework, job.status.state.value)
 
 
 def _write(path: Path, figures: Mapping[str, Values]) -> None:

@@ -206,9 +206,9 @@ def _named(line: str) -> Throughput | None:
         unit: Unit = "tokens" if match["noun"].lower().startswith("tok") else "samples"
         times = _TIMES[match["times"].strip().upper()] if match["times"] else 1
         per_slot, at = _of_slot(match), match.start()
-        told = _made(match["n"], unit, line, at=at, times=times, per_slot=per_slot)
-        if told is not None:
-            return told
+        reading = _made(match["n"], unit, line, at=at, times=times, per_slot=per_slot)
+        if reading is not None:
+            return reading
     return None
 
 

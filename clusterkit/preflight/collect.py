@@ -26,7 +26,7 @@ def collect(
     checks: Sequence[Check],
     job: PreflightJob,
     *,
-    heard: Callable[[Reply], None] = lambda _: None,
+    on_reply: Callable[[Reply], None] = lambda _: None,
 ) -> Bundle:
     """Run the probes that `checks` need on every node of `job`, in one round trip a node.
 
@@ -36,7 +36,7 @@ def collect(
     began = time.monotonic()
     with marked(job) as marked_job:
         compound = compose(probes_of(checks), marked_job, token=new_token())
-        replies = transport.ask(job.hosts, compound, heard=heard)
+        replies = transport.ask(job.hosts, compound, on_reply=on_reply)
     return Bundle(
         job=marked_job,
         replies=replies,
@@ -48,8 +48,8 @@ def collect(
 
 def probes_of(checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
     """Return the probes that `checks` read from the one round trip, each once."""
-    asked = (check for check in checks if check.tier is not Tier.NETWORK)
-    return tuple({probe.name: probe for check in asked for probe in check.probes}.values())
+    wanted = (check for check in checks if check.tier is not Tier.NETWORK)
+    return tuple({probe.name: probe for check in wanted for probe in check.probes}.values())
 
 
 @contextmanager

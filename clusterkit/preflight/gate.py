@@ -45,7 +45,7 @@ _OWN = (("/", "usr"), ("/", "bin"), ("/", "opt"))
 """Folders that each machine has for itself (hier(7)): a login node often has no torch there."""
 
 
-def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> Report:
+def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) -> Report:
     """Return what is to be said about `plan` and the nodes that it may get.
 
     `auto` lints the job's variables, and asks the nodes (one round trip) where the job spans
@@ -58,15 +58,15 @@ def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> 
     if not _asks(plan, mode):
         return _lint(plan)
     checks = tuple(c for c in all_checks() if mode is Mode.FULL or c.tier is not Tier.NETWORK)
-    return evaluate(gather(aim_plan(plan), checks, heard=heard), checks)
+    return evaluate(gather(aim_plan(plan), checks, on_reply=on_reply), checks)
 
 
-def node_checks(plan: LaunchPlan, asked: Collection[str] = ()) -> dict[str, Any]:
+def node_checks(plan: LaunchPlan, checked: Collection[str] = ()) -> dict[str, Any]:
     """Return the document from which a node knows what to check before it starts its command.
 
-    The nodes `asked` were healthy a moment ago, and do not check themselves again.
+    The nodes `checked` were healthy a moment ago, and do not check themselves again.
     """
-    return {"job": job_of_plan(plan, ()), "asked": sorted(asked)}
+    return {"job": job_of_plan(plan, ()), "asked": sorted(checked)}
 
 
 def examine_here(document: Mapping[str, Any], node: str) -> Report:

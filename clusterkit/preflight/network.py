@@ -41,7 +41,7 @@ def with_network(
     checks: Sequence[Check],
     *,
     most: int | None = None,
-    heard: Callable[[Reply], None] = lambda _: None,
+    on_reply: Callable[[Reply], None] = lambda _: None,
 ) -> Bundle:
     """Return `bundle` with what the network stages that `checks` need have to say.
 
@@ -51,12 +51,12 @@ def with_network(
     Raises:
         RemoteError: the transport itself is not there.
     """
-    asked = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
+    names = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
     began = time.monotonic()
-    stage = _Stage(bundle=bundle, transport=transport, heard=heard, most=most)
-    if net_links.PROBE.name in asked:
+    stage = _Stage(bundle=bundle, transport=transport, on_reply=on_reply, most=most)
+    if net_links.PROBE.name in names:
         stage = _links(stage.without_others(net_links.PROBE))
-    if allreduce.PROBE.name in asked:
+    if allreduce.PROBE.name in names:
         stage = _all_reduces(stage.without_others(allreduce.PROBE))
     seconds = stage.bundle.seconds + time.monotonic() - began
     return dataclasses.replace(stage.bundle, seconds=seconds)
@@ -68,7 +68,7 @@ class _Stage:
 
     bundle: Bundle
     transport: Transport
-    heard: Callable[[Reply], None]
+    on_reply: Callable[[Reply], None]
     most: int | None = None
 
     @property
@@ -106,10 +106,10 @@ class _Stage:
 
     def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
         """Run one probe on all reached nodes at once."""
-        asked = dataclasses.replace(probe, command=lambda _: snippet)
-        compound = compose((asked,), self.job, token=new_token(), together=True)
+        asking = dataclasses.replace(probe, command=lambda _: snippet)
+        compound = compose((asking,), self.job, token=new_token(), together=True)
         outputs: dict[str, Output] = {}
-        for reply in self.transport.ask(self.nodes, compound, heard=self.heard):
+        for reply in self.transport.ask(self.nodes, compound, on_reply=self.on_reply):
             lost = Output(stdout="", stderr=reply.reach.detail, exit_code=_FAILED)
             unfinished = Output(stdout="", exit_code=None)
             missing = unfinished if reply.reach.problem is None else lost

@@ -73,7 +73,7 @@ def aim(
         python_is_set_up=bool(cluster.modules or cluster.setup),
         gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         slots={host.name: host.slots for host in hosts if host.slots is not None},
-        uses_gpus=_uses_gpus(cluster, asked=options.gpus_per_node is not None),
+        uses_gpus=_uses_gpus(cluster, gpus_requested=options.gpus_per_node is not None),
         env={**cluster.env, **{name: str(value) for name, value in options.env.items()}},
         paths=_shared(cluster, paths, via),
         port=cluster.port_range[0],
@@ -154,21 +154,21 @@ def gather(
     target: Target,
     checks: Sequence[Check],
     *,
-    heard: Callable[[Reply], None] = lambda _: None,
+    on_reply: Callable[[Reply], None] = lambda _: None,
 ) -> Bundle:
     """Ask all nodes what `checks` need: one round trip, Slurm once, then traffic if any is chosen.
 
     Raises:
         RemoteError: the transport itself is not there.
     """
-    bundle = collect(target.transport, checks, target.job, heard=heard)
+    bundle = collect(target.transport, checks, target.job, on_reply=on_reply)
     if target.slurm:
         bundle = with_slurm(bundle)
     if any(check.tier is Tier.NETWORK for check in checks):
         from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
 
         bundle = with_network(
-            bundle, target.transport, checks, most=target.most_nodes, heard=lambda _: None
+            bundle, target.transport, checks, most=target.most_nodes, on_reply=lambda _: None
         )
     return bundle
 
@@ -231,15 +231,15 @@ def _transport(
 
 def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
     """Ask for the GPUs as the job will: where Slurm fences devices, others see none."""
-    asked = gpu_request(cluster, gpus) if gpus else {}
-    return tuple(f"--{name}={value}" for name, value in asked.items())
+    gpus_requested = gpu_request(cluster, gpus) if gpus else {}
+    return tuple(f"--{name}={value}" for name, value in gpus_requested.items())
 
 
-def _uses_gpus(cluster: ClusterSpec, *, asked: bool = False) -> bool | None:
+def _uses_gpus(cluster: ClusterSpec, *, gpus_requested: bool = False) -> bool | None:
     """Return whether the job uses GPUs; slots of a cluster may be processes without one."""
     if cluster.kind.scheduled and cluster.gpu_request is GpuRequest.NONE:
         return False
-    return True if asked else None
+    return True if gpus_requested else None
 
 
 def _engine(runtime: ContainerRuntime | None) -> str | None:

@@ -40,12 +40,12 @@ def reply_of(
     *,
     via: str,
     seconds: float,
-    heard_at: float | None = None,
+    answered_at: float | None = None,
     latency_s: float | None = None,
 ) -> Reply:
     """Return what came from a node; with `silence` as the problem where nothing did.
 
-    `heard_at` is when it said how late it is there, by the clock of this machine (epoch).
+    `answered_at` is when it said how late it is there, by the clock of this machine (epoch).
     """
     answer = reader.answer()
     problem: ReachProblem | None
@@ -53,8 +53,8 @@ def reply_of(
     if reader.excess:
         problem, detail = ReachProblem.EXCESS, reader.excess
     skew_s = None
-    if answer is not None and answer.clock is not None and heard_at is not None:
-        skew_s = answer.clock - heard_at + (latency_s or 0.0) / 2
+    if answer is not None and answer.clock is not None and answered_at is not None:
+        skew_s = answer.clock - answered_at + (latency_s or 0.0) / 2
     reach = Reach(
         problem=problem,
         detail=detail,
@@ -71,12 +71,12 @@ class Transport(Protocol):
     """A way to run a script on nodes."""
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
-        """Run the script on every node at once; return one reply a node, in order.
+        """Run the script on every node at once; return one reply per node, in order.
 
-        `heard` is called with each reply as it comes, never by two threads at a time. A node that
-        does not answer is a reply with `reach.problem`; it holds nobody up beyond its time-out.
+        `on_reply` is called with each reply as it comes, never by two threads at a time. A node
+        that does not answer is a reply with `reach.problem`; it delays nobody beyond its time-out.
 
         Raises:
             RemoteError: the transport itself is not there (no srun, no allocation).

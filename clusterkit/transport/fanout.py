@@ -43,9 +43,9 @@ _Ended = tuple[int, T | BaseException]
 
 
 def visit_all(
-    visits: Sequence[Visit[T]], *, threads: int, heard: Callable[[T], None]
+    visits: Sequence[Visit[T]], *, threads: int, on_reply: Callable[[T], None]
 ) -> tuple[T, ...]:
-    """Run all visits and return what they return, in order; `heard` is called from this thread."""
+    """Run all visits and return what they return, in order; `on_reply` runs in this thread."""
     waiting = deque(range(len(visits)))
     ended: SimpleQueue[_Ended[T]] = SimpleQueue()
     for _ in range(min(threads, len(visits))):
@@ -61,7 +61,7 @@ def visit_all(
                     raise reply
                 if index not in replies:
                     replies[index] = reply
-                    heard(reply)
+                    on_reply(reply)
     finally:
         waiting.clear()
         for index, visit in enumerate(visits):

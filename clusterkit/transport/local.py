@@ -25,7 +25,7 @@ class LocalTransport:
         self._timeout_s = timeout_s
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         """Run the script once; see `Transport.ask`.
 
@@ -37,24 +37,24 @@ class LocalTransport:
         began = time.monotonic()
         reader = AnswerReader(compound)
 
-        def heard_piece(_: float, data: bytes) -> bool:
+        def on_output(_: float, data: bytes) -> bool:
             reader.feed(data)
             return not reader.excess
 
         try:
             ended = run_fed(
-                ("sh",), compound.script, heard=heard_piece, timeout_s=limit_s, signals=_SIGNALS
+                ("sh",), compound.script, on_output=on_output, timeout_s=limit_s, signals=_SIGNALS
             )
         except OSError as error:
             raise RemoteError(f"cannot run sh: {error.strerror}") from error
         silence = (ReachProblem.TIMEOUT, f"no answer within {limit_s:g} s")
         if ended.exit_code is not None:
-            said = first_line(ended.stderr.decode(errors="replace"))
-            silence = (ReachProblem.SHELL, said or "sh said nothing")
+            message = first_line(ended.stderr.decode(errors="replace"))
+            silence = (ReachProblem.SHELL, message or "sh said nothing")
         seconds = time.monotonic() - began
         replies = tuple(
             reply_of(node, reader, silence, via="local", seconds=seconds) for node in nodes
         )
         for reply in replies:
-            heard(reply)
+            on_reply(reply)
         return replies

@@ -202,9 +202,9 @@ def _why_unusable(probe: Probe[Any], output: Output | None) -> str | None:
         return None
     if output.exit_code in _TIMED_OUT:
         return f"gave no answer within {probe.timeout_s:g} s"
-    said = first_line(output.stderr) or first_line(output.stdout)
+    message = first_line(output.stderr) or first_line(output.stdout)
     what = "is missing" if output.exit_code == _NOT_FOUND else f"exits {output.exit_code}"
-    return what + (f": {said}" if said else "")
+    return what + (f": {message}" if message else "")
 
 
 def first_line(text: str) -> str:

@@ -27,7 +27,7 @@ _MOST_ERRORS = 4 << 20
 """Bytes of standard error that are kept, the first ones."""
 _TICK_S = 0.1
 
-Heard = Callable[[float, bytes], bool]
+OnOutput = Callable[[float, bytes], bool]
 """Called with each piece of standard output and when it came (epoch); false where enough came."""
 
 
@@ -44,7 +44,7 @@ def run_fed(
     argv: Sequence[str],
     text: str,
     *,
-    heard: Heard,
+    on_output: OnOutput,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     signals: Sequence[signal.Signals] = (signal.SIGKILL,),
@@ -52,7 +52,7 @@ def run_fed(
 ) -> Ended:
     """Run `argv` with `text` on its standard input; end it by `signals`, one after the other.
 
-    It is ended when its time is up, or when `heard`, which a thread of its own calls, has enough.
+    It is ended when its time is up, or when `on_output`, which its own thread calls, has enough.
     It has a session of its own, so that an interrupt from the keyboard does not end it before
     its signals are sent. It gets the signal `orphaned` when this process ends without them, such as
     by SIGKILL.
@@ -72,7 +72,7 @@ def run_fed(
     enough = threading.Event()
 
     def take(data: bytes) -> None:
-        if not heard(time.time(), data):
+        if not on_output(time.time(), data):
             enough.set()
 
     def note(data: bytes) -> None:

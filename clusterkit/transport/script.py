@@ -80,9 +80,9 @@ def compose(
     probes: Iterable[Probe[Any]], job: PreflightJob, *, token: str, together: bool = False
 ) -> Compound:
     """Return the script that runs those of `probes` that have something to ask for this job."""
-    asked = [(probe, snippet) for probe in probes if (snippet := probe.snippet(job)) is not None]
+    used = [(probe, snippet) for probe in probes if (snippet := probe.snippet(job)) is not None]
     lanes: dict[str, list[tuple[Probe[Any], str]]] = {}
-    for probe, snippet in asked:
+    for probe, snippet in used:
         lanes.setdefault(probe.lane or f"only {probe.name}", []).append((probe, snippet))
     steps = (
         "\n".join(f"P {p.name} {p.timeout_s:g} {quote(snippet)}" for p, snippet in lane)
@@ -99,7 +99,7 @@ def compose(
     return Compound(
         script=re.sub(r"@([A-Z]+)@", lambda mark: marks[mark[1]], program),
         token=token,
-        names=tuple(probe.name for probe, _ in asked),
+        names=tuple(probe.name for probe, _ in used),
         timeout_s=max(
             (sum(p.timeout_s + _KILL_AFTER_S for p, _ in lane) for lane in lanes.values()),
             default=0.0,

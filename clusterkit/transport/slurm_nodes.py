@@ -252,8 +252,8 @@ def standings(nodes: Sequence[str]) -> dict[str, Standing]:
         return {}
     found: dict[str, Standing] = {}
     for line in listed.splitlines():
-        node, _, said = line.strip().partition("|")
-        state, _, reason = said.partition("|")
+        node, _, described = line.strip().partition("|")
+        state, _, reason = described.partition("|")
         try:
             states = states_of(state)
         except Unparsed:
@@ -321,14 +321,14 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
     """
     # "Task launch failed on node n2: Protocol authentication error" is a fault of n2.
     lines = [line for line in errors.splitlines() if " on node" not in line]
-    said = [re.sub(r"^\w+: ((error|fatal): )?", "", line) for line in lines]
-    silent = next((line for line in said if _NO_SLURM.search(line)), None)
+    messages = [re.sub(r"^\w+: ((error|fatal): )?", "", line) for line in lines]
+    silent = next((line for line in messages if _NO_SLURM.search(line)), None)
     if silent is not None:
         raise RemoteError(
             f"Slurm does not answer {program}: {first_line(silent)}",
             hint="see whether `scontrol ping` is answered here, or ask by ssh: --via ssh",
         )
-    refused = next((line for line in said if _REQUEST_REFUSED.search(line)), None)
+    refused = next((line for line in messages if _REQUEST_REFUSED.search(line)), None)
     if refused is not None:
         raise RemoteError(
             f"Slurm refuses the request of {program}: {first_line(refused)}",
@@ -362,7 +362,7 @@ class AwakeTransport:
         self._transport = transport
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         """Run the script on the nodes that are up; see `Transport.ask`.
 
@@ -373,8 +373,8 @@ class AwakeTransport:
         for node, why in asleep_among(nodes).items():
             reach = Reach(problem=ReachProblem.DEFERRED, detail=why, complete=False)
             replies[node] = Reply(node=node, reach=reach)
-            heard(replies[node])
+            on_reply(replies[node])
         up = [node for node in nodes if node not in replies]
-        asked = self._transport.ask(up, compound, heard=heard) if up else ()
-        replies |= {reply.node: reply for reply in asked}
+        answered = self._transport.ask(up, compound, on_reply=on_reply) if up else ()
+        replies |= {reply.node: reply for reply in answered}
         return tuple(replies[node] for node in nodes)

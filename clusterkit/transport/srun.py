@@ -111,7 +111,7 @@ class SrunTransport:
         self._options = options
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         """Run the script as a step on all nodes that are up, or as several; see `Transport.ask`.
 
@@ -140,7 +140,7 @@ class SrunTransport:
                 replies |= self._ask_free(step, compound)
             enough = compound.together or time.monotonic() - began > self._options.steps_s
         for node in nodes:
-            heard(replies[node])
+            on_reply(replies[node])
         return tuple(replies[node] for node in nodes)
 
     def _ask_free(self, nodes: Sequence[str], compound: Compound) -> dict[str, Reply]:
@@ -167,7 +167,7 @@ class SrunTransport:
             ended = run_fed(
                 step_argv(nodes, self._options, limit_s=limit_s),
                 compound.script,
-                heard=reader.feed,
+                on_output=reader.feed,
                 timeout_s=limit_s,
                 environment=_environment(os.environ),
                 signals=_SIGNALS,
@@ -209,8 +209,8 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
         "immediate": str(options.immediate_s),
         "time": str(math.ceil(limit_s / 60) + 1),
     }
-    asked = (f"--{name}={value}" for name, value in named.items() if value)
-    return ("srun", *_STEP, *where, *asked, *options.extra, "sh")
+    requested = (f"--{name}={value}" for name, value in named.items() if value)
+    return ("srun", *_STEP, *where, *requested, *options.extra, "sh")
 
 
 def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -> Reply:
@@ -276,8 +276,10 @@ class _Task:
     def reply(self, node: str, seconds: float) -> Reply:
         """Return it as the reply of a node."""
         silence = (ReachProblem.SHELL, "no answer came back")
-        heard_at = self._began_at
-        return reply_of(node, self.reader, silence, via="srun", seconds=seconds, heard_at=heard_at)
+        answered_at = self._began_at
+        return reply_of(
+            node, self.reader, silence, via="srun", seconds=seconds, answered_at=answered_at
+        )
 
 
 class StepReader:
@@ -315,6 +317,6 @@ class StepReader:
         if not known:
             claims = Counter(answer.host for answer in answers.values())
             known = {k: one.host for k, one in answers.items() if claims[one.host] == 1}
-        told = {k for k, one in enumerate(self._tasks) if one.reader.excess} | answers.keys()
-        asked = frozenset(nodes)
-        return {known[k]: self._tasks[k] for k in sorted(told) if known.get(k) in asked}
+        answered = {k for k, one in enumerate(self._tasks) if one.reader.excess} | answers.keys()
+        requested = frozenset(nodes)
+        return {known[k]: self._tasks[k] for k in sorted(answered) if known.get(k) in requested}

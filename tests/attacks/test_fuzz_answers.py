@@ -183,7 +183,7 @@ class Made:
         self.data = data
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         (name,) = compound.names
         text = OURS[name].replace(" b ", " good ").replace(" a ", " other ")

@@ -177,7 +177,7 @@ def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
     with dripping.as_user():
         transport = SshTransport(SshOptions(margin_s=1.0))
         compound = compose([probe], job, token=new_token())
-        drip, good = transport.ask(job.hosts, compound, heard=lambda _: None)
+        drip, good = transport.ask(job.hosts, compound, on_reply=lambda _: None)
     assert time.monotonic() - began < 15
     assert drip.reach.problem is ReachProblem.TIMEOUT
     assert good.reach.problem is None
@@ -205,7 +205,7 @@ def test_stacks_of_the_healthy_node_are_shown(nodes: Farm) -> None:
     hosts = (HEALTHY, "flood", "framed", "deep", "surrogates", "liar", "packet")
     with nodes.as_user():
         compound = compose([probe], PreflightJob(hosts=hosts), token=new_token())
-        replies = SshTransport(SshOptions()).ask(hosts, compound, heard=lambda _: None)
+        replies = SshTransport(SshOptions()).ask(hosts, compound, on_reply=lambda _: None)
     found = fold_stacks(probe, replies)
     assert [(group.nodes, group.frames) for group in found.groups] == [
         ((HEALTHY,), ("f (a.py:1)",))

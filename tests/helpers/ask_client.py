@@ -39,7 +39,7 @@ def main(text: str) -> None:
     began, began_cpu = time.monotonic(), time.process_time()
     try:
         replies = _transport(wanted["via"], wanted.get("options", {})).ask(
-            nodes, compound, heard=lambda reply: heard.append(reply.node)
+            nodes, compound, on_reply=lambda reply: heard.append(reply.node)
         )
     except ClusterkitError as error:
         print(json.dumps({"error": str(error)}))

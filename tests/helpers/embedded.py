@@ -29,7 +29,7 @@ def programs() -> dict[str, str]:
     found = {
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
         for path in (ROOT / "templates").rglob("*")
-        if path.is_file() and path.suffix != ".j2"
+        if path.is_file() and path.suffix not in {".j2", ".pyc"}
     }
     (found["clusterkit/core/peers.py"],) = peers_program().values()
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))

@@ -18,7 +18,7 @@ class LabTransport:
         self.lab = lab
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         running = []
         for node in nodes:
@@ -39,6 +39,6 @@ class LabTransport:
                 reach=Reach(via="local", complete=answer.complete),
                 outputs=answer.outputs,
             )
-            heard(reply)
+            on_reply(reply)
             replies.append(reply)
         return tuple(replies)

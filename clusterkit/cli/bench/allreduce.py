@@ -146,9 +146,12 @@ def _show(
     from clusterkit.observe.bench.allreduce.answer import document
 
     if as_json:
-        told = {"job": full_document_of(job) if job is not None else None, "calibration": kept}
+        of_job = {
+            "job": full_document_of(job) if job is not None else None,
+            "calibration": kept,
+        }
         error = {} if refused is None else {"error": error_document(refused)}
-        console.json_document({**document(found), **told, **error})
+        console.json_document({**document(found), **of_job, **error})
         return
     for line in allreduce_lines(found):
         console.say(line)
@@ -166,8 +169,8 @@ def _show_failure(job: Job, *, as_json: bool) -> int:
     from clusterkit.observe.bench.allreduce.answer import empty_document
 
     if as_json:
-        told = {"job": full_document_of(job), "calibration": None}
-        console.json_document({**empty_document(), **told})
+        of_job = {"job": full_document_of(job), "calibration": None}
+        console.json_document({**empty_document(), **of_job})
     tell(job)
     if job.status.state is JobState.SUCCEEDED:
         console.error(

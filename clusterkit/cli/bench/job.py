@@ -14,7 +14,7 @@ import typer
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_args import said
+from clusterkit.cli.frame.job_args import state_text
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core import files
 from clusterkit.core.data import data_dir
@@ -86,7 +86,7 @@ def arguments_of(
 
 def tell(job: Job) -> None:
     """Say how a job ended, and why where it failed."""
-    console.note(f"{name_of(job)} {said(job)}")
+    console.note(f"{name_of(job)} {state_text(job)}")
     for line in why_failed(job):
         console.note(line)
 
@@ -109,8 +109,10 @@ def run_job(
     if dry_run:
         show_plan(prepared.plan, as_json=as_json)
         raise typer.Exit
-    with showing_refusal(as_json=as_json), listening() as listener:
-        plan, run, submission = start_foreground(prepared, listener=listener, command_line=sys.argv)
+    with showing_refusal(as_json=as_json), listening() as callbacks:
+        plan, run, submission = start_foreground(
+            prepared, callbacks=callbacks, command_line=sys.argv
+        )
     name = submission.job_id or run.key
     console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
     console.note(f"  run folder  {run.path}")
@@ -121,7 +123,7 @@ def run_job(
 
 def _wait(run: RunFolder, name: str) -> Job:
     try:
-        return wait_for(run, on_trouble=console.warn)
+        return wait_for(run, on_problem=console.warn)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be what has gone
             console.note(f"\n{name} is being cancelled")

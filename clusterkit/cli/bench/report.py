@@ -224,10 +224,10 @@ def scaling_lines(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> It
     yield f"{console.bold(found.script)}  {found.framework}, cluster {found.cluster}"
     yield from _scaling_table(found)
     for row in found.rows:
-        said = causes.get(row.size.count, ())
-        if row.problem or said:
+        found_causes = causes.get(row.size.count, ())
+        if row.problem or found_causes:
             yield ""
-            yield from _warnings(found, row, said)
+            yield from _warnings(found, row, found_causes)
     yield from _footnotes(found)
 
 

@@ -120,8 +120,8 @@ def _run(
     failure: ClusterkitError | None = None
     interrupted = False
     try:
-        with listening() as listener:
-            for row in measure(jobs, measuring, listener=listener, started=started):
+        with listening() as callbacks:
+            for row in measure(jobs, measuring, callbacks=callbacks, started=started):
                 rows.append(row)
                 _progress(jobs, row)
     except KeyboardInterrupt:
@@ -149,8 +149,8 @@ def _progress(jobs: Ladder, row: Row) -> None:
     from clusterkit.observe.bench.scaling.result import figure, in_words
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
-    said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
-    console.note(f"{in_words(jobs.by, row.size.count)}: {said}")
+    text = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
+    console.note(f"{in_words(jobs.by, row.size.count)}: {text}")
 
 
 def _tell(

@@ -149,13 +149,13 @@ def _exit_code(found: JobDiagnosis) -> int:
 
 def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
     from clusterkit.cli.diagnose.report import last_words
-    from clusterkit.cli.frame.job_args import said
+    from clusterkit.cli.frame.job_args import state_text
     from clusterkit.core.model import JobState
     from clusterkit.jobs.document import name_of
     from clusterkit.observe.diagnose.rules import Role
 
     job = found.job
-    console.note(f"{name_of(job)} {said(job)}")
+    console.note(f"{name_of(job)} {state_text(job)}")
     cause = found.diagnosis.cause
     if cause is None:
         console.say(_nothing(found.diagnosis))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterkit.cli.estimate.units import WIDTH, count, gb, gb_range, paragraph, span
 from clusterkit.cli.frame import console
 from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
-from clusterkit.estimate.advice.recommend import adapters_that_fit, cautions_of
+from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
 from clusterkit.estimate.setup import Offload
 from clusterkit.estimate.speed.step_time import bill_of
 
@@ -159,10 +159,10 @@ def assumptions(answer: Answer) -> Sequence[str]:
     return lines
 
 
-def cautions(one: Candidate) -> Sequence[str]:
+def warnings(one: Candidate) -> Sequence[str]:
     """Return what should rather not be done."""
     lines: list[str] = []
-    for problem in cautions_of(one):
+    for problem in warnings_for(one):
         text = problem.message + (f" ({problem.hint})" if problem.hint else "")
         first, *rest = paragraph(text, first="warning: ", indent=9)
         lines += [first.replace("warning:", console.coloured("warning:", "yellow"), 1), *rest]

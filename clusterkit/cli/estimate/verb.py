@@ -34,15 +34,15 @@ _SCORE = "Compare with a table of published figures."
 
 def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb`, which takes `EstimateOptions` first, a parameter for each of them instead."""
-    return with_flags(verb, list(_parameters()), lambda said: EstimateOptions(**said))
+    return with_flags(verb, list(_parameters()), lambda values: EstimateOptions(**values))
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
     kinds = {"int": int | None, "float": float | None, "bool": bool}
     for field in dataclasses.fields(EstimateOptions):
-        said = field.metadata
-        flags = " ".join(said["flags"]) or f"--{field.name.replace('_', '-')}"
-        shown = option(flags, said["help"], said["metavar"], rich_help_panel=said["panel"])
+        flag = field.metadata
+        flags = " ".join(flag["flags"]) or f"--{field.name.replace('_', '-')}"
+        shown = option(flags, flag["help"], flag["metavar"], rich_help_panel=flag["panel"])
         kind = kinds.get(str(field.type).partition(" ")[0], str | None)
         yield inspect.Parameter(
             field.name,
@@ -139,7 +139,7 @@ def _show(answer: Answer) -> None:
         report.curve(answer) if request.scale else (),
         report.bill(answer) if request.tokens is not None else (),
         report.assumptions(answer),
-        report.cautions(subject),
+        report.warnings(subject),
     ]
     console.say("\n\n".join("\n".join(block) for block in blocks if block))
 

@@ -88,13 +88,13 @@ def json_document(document: Mapping[str, Any]) -> None:
     Infinity and what is no number are null: JSON has no words for them. Halves of surrogate pairs,
     which many readers refuse, are replaced.
     """
-    told = versioned(document)
+    document = versioned(document)
     try:
-        text = _json(told)
+        text = _json(document)
     except ValueError:  # rare, so that large documents are not looked through each time
-        text = _json(_known_to_json(told))
+        text = _json(_known_to_json(document))
     if "\\ud" in text:
-        text = _json(_known_to_json(told))
+        text = _json(_known_to_json(document))
     say(text)
 
 

@@ -77,7 +77,7 @@ def colour_of(job: Job) -> str:
     return _COLOURS.get(job.status.state, "red")
 
 
-def said(job: Job) -> str:
+def state_text(job: Job) -> str:
     """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
     status = job.status
     text = console.coloured(status.state.value, colour_of(job))

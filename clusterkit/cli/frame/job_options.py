@@ -44,9 +44,9 @@ def takes_rows(rows: Iterable[Row]) -> Callable[[Verb], Verb]:
     return lambda verb: with_flags(verb, flags, _given)
 
 
-def _given(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    unsaid = {name for name, value in said.items() if value in (None, []) or value is False}
-    return {name: value for name, value in said.items() if name not in unsaid}
+def _given(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    absent = {name for name, value in values.items() if value in (None, []) or value is False}
+    return {name: value for name, value in values.items() if name not in absent}
 
 
 def _parameter(row: Row) -> inspect.Parameter:

@@ -302,13 +302,13 @@ def _report_bug(error: Exception) -> None:
         return
     if _wants_json():
         console.json_document({"error": {"message": f"{type(error).__name__}: {error}"}})
-    told = f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n"
+    header = f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="clusterkit-crash-", suffix=".log", delete=False,
             encoding="utf-8", errors="backslashreplace",
         ) as log:  # fmt: skip
-            log.write(told + traceback.format_exc())
+            log.write(header + traceback.format_exc())
         where = f"the traceback is in {log.name}; please report it, or run again with --debug"
     except OSError:  # nowhere to write to
         where = "please report it with what --debug shows"

@@ -24,7 +24,7 @@ from clusterkit.cli.images.flags import (
     size_words,
 )
 from clusterkit.core.errors import UserError
-from clusterkit.images.build import Built, Listener, Step
+from clusterkit.images.build import Built, OnProgress, Step
 from clusterkit.images.build import build as build_all
 from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name, tag_of
 from clusterkit.images.engine import require_builder
@@ -128,8 +128,8 @@ def _build(
     require_builder()
     done: list[Built] = []
     try:
-        with _listener(verbose=verbose) as listen:
-            done += build_all(targets, options, push=push, listen=listen)
+        with _listener(verbose=verbose) as on_progress:
+            done += build_all(targets, options, push=push, on_progress=on_progress)
     finally:
         # Not between the steps: what shows them on a terminal takes stdout as well.
         if not json:
@@ -148,7 +148,7 @@ def _end_line(built: Built) -> str:
 
 
 @contextmanager
-def _listener(*, verbose: bool) -> Iterator[Listener]:
+def _listener(*, verbose: bool) -> Iterator[OnProgress]:
     """Show each step on stderr as it ends; on a terminal also the one that runs."""
     if not sys.stderr.isatty() or verbose:
         yield lambda name, news: _tell(name, news, verbose=verbose)

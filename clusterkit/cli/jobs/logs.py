@@ -11,7 +11,13 @@ import typer
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, option
-from clusterkit.cli.frame.job_args import JobArgument, exit_code_of, note_owner, run_named, said
+from clusterkit.cli.frame.job_args import (
+    JobArgument,
+    exit_code_of,
+    note_owner,
+    run_named,
+    state_text,
+)
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
@@ -56,7 +62,7 @@ def _say_of_nothing(job: Job) -> None:
     """Say how it is that no node has printed anything, with what the batch script has."""
     batch = batch_output(job)
     yet = "" if job.status.state.final else " yet"
-    console.note(f"nothing printed{yet}; the job is {said(job)}")
+    console.note(f"nothing printed{yet}; the job is {state_text(job)}")
     if batch:
         console.note(f"its batch script ended with ({job.run.submitit}):")
     for line in batch:
@@ -88,7 +94,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
             f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED
-    console.note(f"{name_of(job)} {said(job)}")
+    console.note(f"{name_of(job)} {state_text(job)}")
     for line in why_failed(job):
         console.note(line)
     if job.status.state is JobState.UNKNOWN:

@@ -23,7 +23,7 @@ from clusterkit.cli.frame.job_args import (
     note_others,
     note_owner,
     run_named,
-    said,
+    state_text,
 )
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array
 from clusterkit.config.load import load_settings
@@ -132,8 +132,8 @@ def _list(
 
 def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
     """Name the runs of which nothing can be told; one without the file is just being made."""
-    told = {job.run for job in jobs}
-    for run in (run for run in runs if run not in told):
+    shown = {job.run for job in jobs}
+    for run in (run for run in runs if run not in shown):
         told_of = run.state.exists() or not run.submission.exists()
         if not told_of and runfolder.read_submission(run) is None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
@@ -189,7 +189,7 @@ def _named(job: Job) -> str:
 def _describe(job: Job) -> None:
     submission = job.submission
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
-    console.say(f"{console.bold(name_of(job))}  {said(job)}")
+    console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
     for line in (*last_words(job), *trained_alone(job)):

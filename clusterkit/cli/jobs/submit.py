@@ -78,8 +78,8 @@ def _submit_one(
         show_plan(tied(prepared.plan, prepared.after), as_json=as_json)
         return
     try:
-        with showing_refusal(as_json=as_json), listening() as listener:
-            plan, run, submission = start(prepared, listener=listener, command_line=sys.argv)
+        with showing_refusal(as_json=as_json), listening() as callbacks:
+            plan, run, submission = start(prepared, callbacks=callbacks, command_line=sys.argv)
     except UnconfirmedError as error:
         run = error.run
         _tell_unconfirmed(error, waited_for=wait or follow, as_json=as_json)

@@ -89,8 +89,8 @@ def submit_array(
     if dry_run:
         _show(sweep, plans, after, as_json=as_json)
         return
-    with showing_refusal(as_json=as_json), listening() as listener:
-        passed = check(prepared, listener)
+    with showing_refusal(as_json=as_json), listening() as callbacks:
+        passed = check(prepared, callbacks)
     if passed.without:
         plans = request.plans(sweep, also_exclude=passed.without)
     name = f"array-{secrets.token_hex(3)}"

@@ -13,17 +13,17 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.model import LaunchPlan
-from clusterkit.jobs.submit.preflight import Listener, NotFitError
+from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
 from clusterkit.launch.render import render, summary
 
 
 @contextmanager
-def listening() -> Iterator[Listener]:
+def listening() -> Iterator[SubmitCallbacks]:
     """Tell the user what is said on the way to the answer."""
     from clusterkit.cli.nodes.preflight_report import counting
 
-    with counting(None) as heard:
-        yield Listener(warn=console.warn, note=console.note, heard=heard)
+    with counting(None) as on_reply:
+        yield SubmitCallbacks(warn=console.warn, note=console.note, on_reply=on_reply)
 
 
 @contextmanager
@@ -35,13 +35,13 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
     """
     try:
         yield
-    except NotFitError as error:
+    except PreflightFailedError as error:
         from clusterkit.cli.nodes.preflight_report import show
 
         if as_json:
             problem = error.problems[0]
-            told = {"message": problem.message, "hint": problem.hint}
-            console.json_document({"error": told, "preflight": error.report.document()})
+            shown = {"message": problem.message, "hint": problem.hint}
+            console.json_document({"error": shown, "preflight": error.report.document()})
         else:
             show(error.report, say=console.note)
         console.error(str(error))

@@ -18,7 +18,7 @@ from clusterkit.cli.frame.job_args import (
     is_array,
     note_owner,
     runs_named,
-    said,
+    state_text,
 )
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.core.errors import RemoteError
@@ -77,7 +77,7 @@ def cancel(
         elif not json:
             for job in over:
                 already = "" if job.status.state is JobState.CANCELLED else "was over already: "
-                console.say(f"{name_of(job)} {already}{said(job)}")
+                console.say(f"{name_of(job)} {already}{state_text(job)}")
     if json:
         console.json_document({"jobs": [document_of(job) for job in ended]})
     if failed:
@@ -118,10 +118,10 @@ def wait_for_runs(
 
     def changed(job: Job) -> None:
         number = f"{array}/{job.submission.index} " if array else ""
-        console.note(f"{number}{name_of(job)} {said(job)}")
+        console.note(f"{number}{name_of(job)} {state_text(job)}")
 
     try:
-        jobs = wait_for_all(runs, changed=changed, on_trouble=console.warn)
+        jobs = wait_for_all(runs, changed=changed, on_problem=console.warn)
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
         submission = runfolder.read_submission(runs[0])
@@ -191,7 +191,9 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     shown = list(jobs)
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
-    cells = [(job.submission.index, name_of(job), job.submission.name, said(job)) for job in shown]
+    cells = [
+        (job.submission.index, name_of(job), job.submission.name, state_text(job)) for job in shown
+    ]
     rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
     left = len(jobs) - len(shown)
     return [*rows, f"  and {left} more: --json lists all"] if left else rows

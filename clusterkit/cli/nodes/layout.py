@@ -49,7 +49,7 @@ def layout(
     from clusterkit.launch.rank_layout.exports import export as exported
     from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange, parse_order
     from clusterkit.launch.rank_layout.placement import place
-    from clusterkit.launch.rank_layout.warnings import cautions
+    from clusterkit.launch.rank_layout.warnings import layout_warnings
 
     target = _target(export)
     fabric = _fabric(topology, bundle)
@@ -69,7 +69,7 @@ def layout(
         keep_order=keep_order,
     )
     text = exported(parallelism, target) if target else None
-    odd = cautions(found)
+    odd = layout_warnings(found)
     if json:
         from clusterkit.cli.nodes.layout_report import document
 

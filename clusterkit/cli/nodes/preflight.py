@@ -102,8 +102,8 @@ def _collected(
     if to_drain:
         require_slurm(target.job)
     places.require()
-    with output.counting(len(target.job.hosts)) as heard:
-        return gather(target, checks, heard=heard)
+    with output.counting(len(target.job.hosts)) as on_reply:
+        return gather(target, checks, on_reply=on_reply)
 
 
 def _replayed(folder: Path) -> Bundle:

@@ -47,14 +47,14 @@ def counting(total: int | None) -> Iterator[Callable[[Reply], None]]:
     live = sys.stderr.isatty()
     numbers = itertools.count(1)
 
-    def heard(_: Reply) -> None:
+    def on_reply(_: Reply) -> None:
         if live:
             of = f" of {total}" if total is not None else ""
             sys.stderr.write(f"\r{next(numbers)}{of} nodes have answered")
             sys.stderr.flush()
 
     try:
-        yield heard
+        yield on_reply
     finally:
         if live:
             sys.stderr.write("\r\x1b[K")

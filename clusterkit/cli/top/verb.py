@@ -14,7 +14,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import cluster_option, explained, hosts_option
-from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, said
+from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, state_text
 from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
 
@@ -134,7 +134,7 @@ def _look_on(
     if interrupted or subject.run is None:
         return EXIT_INTERRUPTED
     job = load_job(subject.run)
-    console.note(f"{job.submission.job_id or job.run.key} {said(job)}")
+    console.note(f"{job.submission.job_id or job.run.key} {state_text(job)}")
     return exit_code_of(job)
 
 

@@ -258,7 +258,7 @@ def _room(chosen: Candidate) -> str:
     return _gb(chosen.memory.limit - chosen.memory.device.likely)
 
 
-def cautions_of(one: Candidate) -> tuple[Problem, ...]:
+def warnings_for(one: Candidate) -> tuple[Problem, ...]:
     """Return what a strategy should rather not do, or needs beside GPUs."""
     setup, need = one.setup, one.memory.nvme_bytes
     usual = usual_disk(setup.gpu) * min(setup.gpus, setup.gpus_per_node)

@@ -193,9 +193,9 @@ def parse_measurement(document: object, *, source: str) -> Measurement:
     if contradictions:
         raise UserError(problems=contradictions)
     figures = {name: getattr(read, name) for name in _File.model_fields if name != "setup"}
-    said = document["setup"]
-    network = said.get("interconnect")
-    strategy = str(said["strategy"])
+    given = document["setup"]
+    network = given.get("interconnect")
+    strategy = str(given["strategy"])
     return Measurement(setup=_setup(read.setup, network), strategy=strategy, **figures)
 
 
@@ -248,20 +248,20 @@ def _contradictions(read: _File) -> Iterator[Problem]:
             yield Problem(message=message, key=name)
 
 
-def _setup(said: _Setup, network: str | None) -> Setup:
-    chosen = said.strategy
+def _setup(given: _Setup, network: str | None) -> Setup:
+    chosen = given.strategy
     adapter = chosen.adapter
-    if adapter is not None and said.lora_rank is not None:
-        adapter = replace(adapter, rank=said.lora_rank)
-    ranks = said.tp * said.pp * said.cp
+    if adapter is not None and given.lora_rank is not None:
+        adapter = replace(adapter, rank=given.lora_rank)
+    ranks = given.tp * given.pp * given.cp
     request = Request(
-        **{name: getattr(said, name) for name in _AS_SAID},
-        gpus_per_node=said.gpus_per_node or min(said.gpus, 8),
-        global_batch=said.micro_batch * said.accumulation * (said.gpus // ranks),
-        tp=chosen.tp or said.tp,
-        pp=chosen.pp or said.pp,
-        checkpointing=said.checkpointing or chosen.checkpointing,
+        **{name: getattr(given, name) for name in _AS_SAID},
+        gpus_per_node=given.gpus_per_node or min(given.gpus, 8),
+        global_batch=given.micro_batch * given.accumulation * (given.gpus // ranks),
+        tp=chosen.tp or given.tp,
+        pp=chosen.pp or given.pp,
+        checkpointing=given.checkpointing or chosen.checkpointing,
         adapter=adapter,
         interconnect=network,
     )
-    return replace(setup_of(chosen, request), offload_activations=said.offload_activations)
+    return replace(setup_of(chosen, request), offload_activations=given.offload_activations)

@@ -181,18 +181,18 @@ def _architectures() -> Mapping[str, Architecture]:
     usual, *_ = _rows("architectures")
     found = {}
     for row in _rows("architectures"):
-        said = {name: usual[name] if text == "-" else text for name, text in row.items()}
+        cells = {name: usual[name] if text == "-" else text for name, text in row.items()}
         rates = [
-            tuple(float(end) for end in said[name].split(".."))
+            tuple(float(end) for end in cells[name].split(".."))
             for name in ("rate", "measured_rate")
         ]
         found[row["arch"]] = Architecture(
-            ceiling_of_peak=float(said["ceiling_of_peak"]),
-            products_of_ceiling=float(said["products_of_ceiling"]),
-            attention_of_peak=float(said["attention_of_peak"]),
+            ceiling_of_peak=float(cells["ceiling_of_peak"]),
+            products_of_ceiling=float(cells["products_of_ceiling"]),
+            attention_of_peak=float(cells["attention_of_peak"]),
             rate=(rates[0][0], rates[0][1]),
             measured_rate=(rates[1][0], rates[1][1]),
-            network=None if said["network"] == "-" else said["network"],
+            network=None if cells["network"] == "-" else cells["network"],
         )
     return found
 

@@ -40,9 +40,9 @@ FAMILIES = frozenset(_ROWS)
 def family_of(model_type: str) -> Family:
     """Return the constants of this type; those of a Llama for a type that is not known."""
     row = _ROWS.get(model_type, {"family": "-", "defaults": "-"})
-    said: dict[str, Any] = {name: json.loads(text) for name, text in _pairs(row["family"])}
+    values: dict[str, Any] = {name: json.loads(text) for name, text in _pairs(row["family"])}
     return Family(
-        **said, defaults=tuple((name, int(text)) for name, text in _pairs(row["defaults"]))
+        **values, defaults=tuple((name, int(text)) for name, text in _pairs(row["defaults"]))
     )
 
 

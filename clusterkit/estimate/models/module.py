@@ -60,24 +60,24 @@ def model_of_module(
     if answer.code == TIMED_OUT:
         message = f"{spec} was not counted and traced within {timeout_s:.0f} s"
         raise UserError(message, hint=f"build fewer blocks, a shorter sequence, {_CONFIG_HINT}")
-    said = _said(answer)
-    if "refused" in said:
-        raise _refusal(spec, said)
-    if "counted" not in said:
-        raise _failure(spec, str(said.get("step", "import")), answer)
-    traced = said.get("traced") or {"reason": _last_words(answer)}
-    return _model(name=spec, counted=said["counted"], traced=traced)
+    parsed = _parse(answer)
+    if "refused" in parsed:
+        raise _refusal(spec, parsed)
+    if "counted" not in parsed:
+        raise _failure(spec, str(parsed.get("step", "import")), answer)
+    traced = parsed.get("traced") or {"reason": _last_words(answer)}
+    return _model(name=spec, counted=parsed["counted"], traced=traced)
 
 
-def _said(answer: Answer) -> dict[str, Any]:
+def _parse(answer: Answer) -> dict[str, Any]:
     """Return what the program has said, as far as it came; the later of two words counts."""
-    said: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for line in answer.output.splitlines():
         try:
-            said.update(json.loads(line))
+            parsed.update(json.loads(line))
         except ValueError:
             break
-    return said
+    return parsed
 
 
 def _model(*, name: str, counted: Mapping[str, Any], traced: Mapping[str, Any]) -> ModelShape:
@@ -111,9 +111,9 @@ def _shapes(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in rows)
 
 
-def _refusal(spec: str, said: Mapping[str, Any]) -> UserError:
-    name = said.get("name")
-    match said["refused"]:
+def _refusal(spec: str, parsed: Mapping[str, Any]) -> UserError:
+    name = parsed.get("name")
+    match parsed["refused"]:
         case "torch":
             message = f"tracing a module needs torch, which {sys.executable} has not"
             return UserError(message, hint=f"pip install torch, {_CONFIG_HINT}")
@@ -124,9 +124,9 @@ def _refusal(spec: str, said: Mapping[str, Any]) -> UserError:
             return UserError(message, hint=_HINT)
         case "name":
             message = f"{spec.rpartition(':')[0]} has no {name!r}"
-            return UserError(message, hint=choices_hint(str(name), said["known"]))
+            return UserError(message, hint=choices_hint(str(name), parsed["known"]))
         case "arguments":
-            message = f"{spec} cannot be called without arguments: {said['why']}"
+            message = f"{spec} cannot be called without arguments: {parsed['why']}"
             return UserError(message, hint="write a function that needs none and returns the model")
         case _:
             message = f"{spec} gives a {name}, no torch.nn.Module"
@@ -226,9 +226,9 @@ def _document(parts: Parts, hidden: int, notes: list[str]) -> Mapping[str, Any]:
     """Return a configuration: what the module says it was built from, corrected by what it has."""
     model_type = str(parts.config.get("model_type") or "").lower()
     names = [name for key in _TOLD for name in names_of(key)]
-    told = {name: parts.attributes[name] for name in names if name in parts.attributes}
+    known = {name: parts.attributes[name] for name in names if name in parts.attributes}
     document: dict[str, Any] = {
-        **told,
+        **known,
         **parts.config,
         "model_type": model_type if model_type in FAMILIES else "llama",
         "hidden_size": hidden,

@@ -249,8 +249,8 @@ def _completed(strategy: Strategy, options: EstimateOptions, offload: Offload | 
         UserError: name and flags contradict each other.
     """
     for name in ("tp", "pp", "cp"):
-        said, flag = getattr(strategy, name), getattr(options, name)
-        if None not in {said, flag} and said != flag:
+        chosen, flag = getattr(strategy, name), getattr(options, name)
+        if None not in {chosen, flag} and chosen != flag:
             raise UserError(
                 f"--strategy {options.strategy} and --{name} {flag} contradict each other",
                 hint=f"leave --{name} out",

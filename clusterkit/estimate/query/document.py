@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
-from clusterkit.estimate.advice.recommend import Answer, Candidate, cautions_of
+from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
 from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of
@@ -42,7 +42,7 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
         "global_batch": request.global_batch,
         "assumed": answer.assumed,
         "measured": request.calibration.subject if request.calibration else None,
-        "warnings": [problem.message for problem in cautions_of(subject)],
+        "warnings": [problem.message for problem in warnings_for(subject)],
     }
     if request.explain:
         found["explain"] = {"strategy": subject.name, **_explained(subject)}

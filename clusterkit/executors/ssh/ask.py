@@ -191,7 +191,7 @@ def ask_nodes(
         for node, snippet in snippets.items()
     }
     answers: dict[str, Output | RemoteError] = {}
-    for reply in by_ssh(cluster).ask_each(compounds, heard=lambda _: None):
+    for reply in by_ssh(cluster).ask_each(compounds, on_reply=lambda _: None):
         output, node = reply.outputs.get(_NAME), reply.node
         if output is None:
             problem = str(reply.reach.problem) if reply.reach.problem else ""

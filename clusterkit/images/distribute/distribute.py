@@ -96,16 +96,16 @@ def distribute_image(
     """
     options = SshOptions.of(cluster)
     watch("asking", 0, 0)
-    asked = on_nodes(options, nodes, lambda node: image_nodes.look(node, reference, image))
+    answers = on_nodes(options, nodes, lambda node: image_nodes.look(node, reference, image))
     lacking = {
         node: answer
-        for node, answer in asked.items()
+        for node, answer in answers.items()
         if isinstance(answer, EngineFacts)
         and answer.architecture == image.architecture
         and not (answer.named is not None and answer.named.is_same(image))
     }
     brought = _bring(reference, image, options, lacking, watch) if lacking else {}
-    return tuple(_result(node, image, brought.get(node, asked[node])) for node in asked)
+    return tuple(_result(node, image, brought.get(node, answers[node])) for node in answers)
 
 
 def _result(

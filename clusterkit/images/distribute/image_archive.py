@@ -17,7 +17,7 @@ from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.untrusted import whole
 from clusterkit.images import engine
@@ -191,6 +191,6 @@ def size_of(ranges: tuple[Range, ...]) -> int:
     return sum(end - begin for begin, end in ranges)
 
 
-def _failed(said: str) -> RemoteError:
-    trouble = docker_trouble(said)
-    return RemoteError(f"{trouble.message} (on this machine)", hint=trouble.hint)
+def _failed(error_output: str) -> RemoteError:
+    error = docker_error(error_output)
+    return RemoteError(f"{error.message} (on this machine)", hint=error.hint)

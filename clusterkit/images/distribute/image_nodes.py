@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from clusterkit.core.data import read_template
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.shell import quote
 from clusterkit.core.untrusted import whole
@@ -162,8 +162,8 @@ def _shared(one: Iterable[str], other: Iterable[str]) -> int:
 
 def _failed(node: str, talk: Talk) -> RemoteError:
     code = talk.exit_code()  # once the script has ended, all that it said is there
-    said = talk.said()
-    if code < 0 and not said:
+    error_output = talk.error_output()
+    if code < 0 and not error_output:
         return RemoteError(BROKEN, node=node, hint="run it again: half an image is no image there")
-    trouble = docker_trouble(said)
-    return RemoteError(trouble.message, node=node, hint=trouble.hint)
+    error = docker_error(error_output)
+    return RemoteError(error.message, node=node, hint=error.hint)

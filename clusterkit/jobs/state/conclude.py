@@ -65,8 +65,8 @@ class Evidence:
     @property
     def attempt(self) -> int:
         """How often the job has been started again."""
-        said = self.scheduler.attempt if self.scheduler is not None else 0
-        return max(self.results.attempt, self.last_failed, said)
+        slurm = self.scheduler.attempt if self.scheduler is not None else 0
+        return max(self.results.attempt, self.last_failed, slurm)
 
 
 def judge(evidence: Evidence) -> JobStatus:
@@ -88,15 +88,15 @@ def judge(evidence: Evidence) -> JobStatus:
 
 
 def _state(evidence: Evidence) -> tuple[JobState, str | None]:
-    said = evidence.scheduler
-    if said is not None and not evidence.scheduled:
-        return _again(evidence, said) or (said.state, said.reason)
+    slurm = evidence.scheduler
+    if slurm is not None and not evidence.scheduled:
+        return _again(evidence, slurm) or (slurm.state, slurm.reason)
     if _went_well(evidence):
         return JobState.SUCCEEDED, None
     if _is_over(evidence) and evidence.first_failure:
         return JobState.FAILED, node_results.failure_text(evidence.first_failure)
-    if said is not None:
-        return _as_scheduler_says(evidence, said)
+    if slurm is not None:
+        return _as_scheduler_says(evidence, slurm)
     if evidence.silence is not None:
         return JobState.UNKNOWN, evidence.silence
     return _from_results(evidence)
@@ -139,18 +139,18 @@ def _never(evidence: Evidence) -> JobState:
 
 def _went_well(evidence: Evidence) -> bool:
     """Tell whether the results say that the job is over, and ended well."""
-    results, least, said = evidence.results.nodes, evidence.submission.least, evidence.scheduler
+    results, least, slurm = evidence.results.nodes, evidence.submission.least, evidence.scheduler
     if _complete(evidence) and all(result.exit_code == 0 for result in results):
         return True
-    over = said is None or said.state.final or said.word == "COMPLETING"
+    over = slurm is None or slurm.state.final or slurm.word == "COMPLETING"
     return over and least is not None and attempts.succeeded(results, least=least)
 
 
-def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
+def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None] | None:
     """Tell where a job ended that its clients start again; None where it stays as it is."""
     submission = evidence.submission
     again = submission.kind.lists_hosts and restarts(
-        said.state,
+        slurm.state,
         evidence.first_failure,
         attempt=evidence.attempt,
         left_out=evidence.left_out,
@@ -160,40 +160,40 @@ def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | No
         return None
     if evidence.cancelled:
         return JobState.CANCELLED, None
-    why = "time limit" if said.state is JobState.TIMEOUT else said.reason
+    why = "time limit" if slurm.state is JobState.TIMEOUT else slurm.reason
     return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
 
 
-def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     again = evidence.results.attempt < evidence.submission.requeue
-    if said.state is JobState.PENDING and evidence.results.nodes:
+    if slurm.state is JobState.PENDING and evidence.results.nodes:
         why = f"{evidence.why_again}; " if evidence.why_again else ""
         of = evidence.submission.requeue + 1
         return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
-    if said.word in _MAY_RETURN and again:
-        return JobState.REQUEUED, said.word.lower()
+    if slurm.word in _MAY_RETURN and again:
+        return JobState.REQUEUED, slurm.word.lower()
     # Who told the nodes to end, scancel or a limit, Slurm will say.
     known = evidence.cancelled or any(result.reason != _TERMINATED for result in failed)
-    if said.word == "COMPLETING" and _complete(evidence) and failed and not again and known:
+    if slurm.word == "COMPLETING" and _complete(evidence) and failed and not again and known:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
-    if said.state is JobState.SUCCEEDED and failed:
+    if slurm.state is JobState.SUCCEEDED and failed:
         return JobState.FAILED, node_results.failure_text(evidence.first_failure or failed[0])
     first = evidence.first_failure
     ended_itself = first is not None and first.lost is not None and not evidence.cancelled
-    if said.state is JobState.FAILED or (said.state is JobState.CANCELLED and ended_itself):
-        return _why_it_failed(evidence, said)
-    return said.state, said.reason
+    if slurm.state is JobState.FAILED or (slurm.state is JobState.CANCELLED and ended_itself):
+        return _why_it_failed(evidence, slurm)
+    return slurm.state, slurm.reason
 
 
-def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+def _why_it_failed(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:
     if evidence.first_failure is not None:
         return JobState.FAILED, node_results.failure_text(evidence.first_failure)
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
     # A time limit as well: a node may have left between Slurm's notice and the limit.
-    return _as_nodes_say(evidence.results.nodes) or (JobState.FAILED, said.reason)
+    return _as_nodes_say(evidence.results.nodes) or (JobState.FAILED, slurm.reason)
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
@@ -203,8 +203,8 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
-        said = _as_nodes_say(evidence.results.nodes)
-        return said or (JobState.FAILED, node_results.failure_text(failed[0]))
+        failed_as = _as_nodes_say(evidence.results.nodes)
+        return failed_as or (JobState.FAILED, node_results.failure_text(failed[0]))
     count = len(evidence.results.nodes)
     who = executor_for(evidence.submission.kind).absence
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"

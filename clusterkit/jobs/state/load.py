@@ -146,14 +146,14 @@ def _kept(run: RunFolder) -> Job | None:
 def _evidence(
     run: RunFolder,
     submission: Submission,
-    said: SchedulerState | str | None,
+    answer: SchedulerState | str | None,
 ) -> Evidence:
-    scheduler = said if isinstance(said, SchedulerState) else None
+    scheduler = answer if isinstance(answer, SchedulerState) else None
     last_failed = node_results.latest_attempt(run)
     attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
     noted = submit_journal.read(run) if submission.job_id is None and run.foreign is None else None
     under_way = noted is not None and submit_journal.is_under_way(run, noted, SCRIPT)
-    if noted is not None and said is None and not under_way:
+    if noted is not None and answer is None and not under_way:
         noted = submit_journal.miss(run, noted)
     results = node_results.read_results(run, attempt)
     return Evidence(
@@ -166,7 +166,7 @@ def _evidence(
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
-        silence=said if isinstance(said, str) else None,
+        silence=answer if isinstance(answer, str) else None,
         handing=noted,
         under_way=under_way,
         now=time.time(),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "full", "off")
 
 
-class NotFitError(UserError):
+class PreflightFailedError(UserError):
     """Preflight found what keeps the job from being submitted."""
 
     def __init__(self, message: str, *, hint: str, report: Report) -> None:
@@ -31,12 +31,12 @@ class NotFitError(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class SubmitCallbacks:
     """Who hears what is not the answer; on a terminal, its user."""
 
     warn: Callable[[str], None]
     note: Callable[[str], None]
-    heard: Callable[[Reply], None]
+    on_reply: Callable[[Reply], None]
     """Is told of each node that has answered."""
 
 
@@ -66,7 +66,9 @@ def chosen_mode(given: str | None, plan: LaunchPlan) -> str:
     return mode
 
 
-def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listener) -> Passed:
+def pass_gate(
+    request: JobRequest, plan: LaunchPlan, mode: str, callbacks: SubmitCallbacks
+) -> Passed:
     """Return the plan to hand over: this one, or one without the unhealthy nodes.
 
     Raises:
@@ -81,11 +83,11 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
     from clusterkit.preflight.gate import Mode, examine, node_checks  # noqa: PLC0415
 
     try:
-        report = examine(plan, Mode(mode), heard=listener.heard)
+        report = examine(plan, Mode(mode), on_reply=callbacks.on_reply)
     except RemoteError as error:
         if mode == "full":
             raise
-        listener.warn(f"the nodes were not asked: {error.message}")
+        callbacks.warn(f"the nodes were not asked: {error.message}")
         return Passed(plan=plan, checks_limits=True)
     without: tuple[str, ...] = ()
     if report.bad and not force:
@@ -93,7 +95,7 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
         enough = len(report.usable) + len(report.unasked) >= plan.nodes
         if report.job_cannot_run or not request.get("exclude_unfit") or not enough:
             raise _refusal(report, plan, enough=enough)
-    _remark(report, without, listener)
+    _remark(report, without, callbacks)
     documents = {PREFLIGHT: report.document()}
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
     if mode == "full" or (report.unasked and not force):
@@ -106,28 +108,28 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
     )
 
 
-def _remark(report: Report, without: tuple[str, ...], listener: Listener) -> None:
+def _remark(report: Report, without: tuple[str, ...], callbacks: SubmitCallbacks) -> None:
     for finding in report.findings:
         if finding.verdict in {"warn", "fail"}:
             where = hostlist.fold_set(finding.nodes) or "the job"
-            listener.warn(f"{finding.id} {where}: {finding.summary}")
+            callbacks.warn(f"{finding.id} {where}: {finding.summary}")
     if without:
-        listener.note(f"going on without {hostlist.fold_set(without)}")
+        callbacks.note(f"going on without {hostlist.fold_set(without)}")
 
 
-def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
-    unfit = hostlist.fold_set(report.exclude)
+def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFailedError:
+    unhealthy = hostlist.fold_set(report.exclude)
     left = len(report.usable) + len(report.unasked)
     if report.job_cannot_run:
         what, hint = "the job is not fit to run", "fix what is named above, or --force"
     elif enough:
-        what = f"not fit: {unfit}"
+        what = f"not fit: {unhealthy}"
         hint = "--exclude-unfit goes on without (enough are left), "
-        hint += f"--exclude {quote(unfit)}, or --force"
+        hint += f"--exclude {quote(unhealthy)}, or --force"
     else:
         are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
-        what = f"not fit: {unfit}; {are_left} left and {needed} needed"
+        what = f"not fit: {unhealthy}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""
         hint = f"fix the nodes, {fewer}or --force"
-    return NotFitError(f"not submitted: {what}", hint=hint, report=report)
+    return PreflightFailedError(f"not submitted: {what}", hint=hint, report=report)

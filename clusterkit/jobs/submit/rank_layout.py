@@ -18,7 +18,7 @@ from clusterkit.launch.rank_layout.exports import variables
 from clusterkit.launch.rank_layout.fabric import Fabric
 from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange
 from clusterkit.launch.rank_layout.placement import Layout, even_islands, node_order, place
-from clusterkit.launch.rank_layout.warnings import cautions
+from clusterkit.launch.rank_layout.warnings import layout_warnings
 
 SIZES = ("tp", "cp", "ep", "pp")
 
@@ -47,7 +47,7 @@ def laid_out(
         return plan
     fabric = None if topology is None else _fabric(plan, Path(topology))
     layout = _layout(plan, wanted, fabric if plan.node_names else None)
-    for problem in cautions(layout):
+    for problem in layout_warnings(layout):
         warn(str(dataclasses.replace(problem, key=None)))
     job = dataclasses.replace(job, env={**variables(layout.parallelism), **job.env})
     if fabric is None:

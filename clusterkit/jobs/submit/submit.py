@@ -20,7 +20,7 @@ from clusterkit.jobs.submit.hand_over import (
     require_package,
     require_runnable,
 )
-from clusterkit.jobs.submit.preflight import Listener, Passed, chosen_mode, pass_gate
+from clusterkit.jobs.submit.preflight import Passed, SubmitCallbacks, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.jobs.watch import cancel
 from clusterkit.launch.array.spec import Sweep
@@ -105,7 +105,7 @@ def prepare(request: JobRequest, sweep: Sweep | None = None) -> Prepared:
     return Prepared(request=request, plans=plans, mode=mode, after=conditions)
 
 
-def check(prepared: Prepared, listener: Listener) -> Passed:
+def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     """Check the nodes for the job, or the first of an array; return the plan to hand over.
 
     Raises:
@@ -113,11 +113,11 @@ def check(prepared: Prepared, listener: Listener) -> Passed:
         UserError, RemoteError: as `pass_gate`.
     """
     require_package(prepared.plan)
-    return pass_gate(prepared.request, prepared.plan, prepared.mode, listener)
+    return pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
 
 
 def start(
-    prepared: Prepared, *, listener: Listener, command_line: Sequence[str] = ()
+    prepared: Prepared, *, callbacks: SubmitCallbacks, command_line: Sequence[str] = ()
 ) -> tuple[LaunchPlan, RunFolder, Submission]:
     """Check the nodes and hand the job over; return its plan, which may leave out unhealthy nodes.
 
@@ -125,16 +125,16 @@ def start(
         NotFitError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate` and `hand_over`.
     """
-    passed = check(prepared, listener)
+    passed = check(prepared, callbacks)
     dependencies = Dependencies(after=prepared.after)
     run, submission = hand_over(
-        passed.plan, passed, dependencies, command_line=command_line, note=listener.note
+        passed.plan, passed, dependencies, command_line=command_line, note=callbacks.note
     )
     return passed.plan, run, submission
 
 
 def start_foreground(
-    prepared: Prepared, *, listener: Listener, command_line: Sequence[str]
+    prepared: Prepared, *, callbacks: SubmitCallbacks, command_line: Sequence[str]
 ) -> tuple[LaunchPlan, RunFolder, Submission]:
     """Do as `start` for a caller who stays until the end: interrupted, it leaves no job behind.
 
@@ -144,7 +144,7 @@ def start_foreground(
     roots = run_roots([prepared.plan.cluster])
     before = frozenset(list_runs(roots))
     try:
-        return start(prepared, listener=listener, command_line=command_line)
+        return start(prepared, callbacks=callbacks, command_line=command_line)
     except KeyboardInterrupt:
         # It may have been handed over already.
         for begun in (run for run in list_runs(roots) if run not in before):

@@ -78,9 +78,9 @@ def _roles(inputs: LaunchInputs, processes: int) -> dict[str, int]:
         return roles
     if inputs.one_host:
         return {}  # the job is larger than the one host of its compose file
-    told = " + ".join(f"{count} {role}" for role, count in roles.items() if count)
+    listed = " + ".join(f"{count} {role}" for role, count in roles.items() if count)
     raise UserError(
-        f"{told} leave no worker: the job has {processes} process{'es' * (processes != 1)}",
+        f"{listed} leave no worker: the job has {processes} process{'es' * (processes != 1)}",
         hint=f"raise --nodes to {others + 1}, or ask for fewer"
         if inputs.options.get("per") != "slot"
         else f"raise --nodes or --gpus-per-node: at least {others + 1} processes are needed",

@@ -196,8 +196,8 @@ def _groups(near: Mapping[str, Mapping[str, bool]]) -> Iterator[Sequence[str]]:
             for other in near[member]:
                 if other not in left:
                     continue
-                said = [is_near for node, is_near in near[other].items() if node in group]
-                if 2 * sum(said) > len(said):
+                votes = [is_near for node, is_near in near[other].items() if node in group]
+                if 2 * sum(votes) > len(votes):
                     del left[other]
                     group[other] = None
                     queue.append(other)

@@ -23,7 +23,7 @@ _WHY = {
 }
 
 
-def cautions(layout: Layout) -> tuple[Problem, ...]:
+def layout_warnings(layout: Layout) -> tuple[Problem, ...]:
     """Return what slows training down in a layout; empty where all is near."""
     return (*_tensor(layout), *_crossing(layout), *_pipeline(layout), *_unknown(layout))
 

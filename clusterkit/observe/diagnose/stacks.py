@@ -96,7 +96,7 @@ def take_stacks(job: Job) -> Stacks:
         known = PreflightJob(hosts=part.nodes, kind=job.submission.kind)
         compound = compose([probe], known, token=new_token())
         try:
-            replies += part.transport.ask(part.nodes, compound, heard=lambda _: None)
+            replies += part.transport.ask(part.nodes, compound, on_reply=lambda _: None)
         finally:
             part.close()
     return fold_stacks(probe, replies, contained=bool(plan.get("container")))

@@ -100,13 +100,13 @@ class NodeWarning:
 
 def warnings_of(snapshot: Snapshot) -> tuple[NodeWarning, ...]:
     """Return what deserves a word, alike nodes together, the worst last."""
-    said: dict[tuple[Verdict, str], list[str]] = {}
+    by_message: dict[tuple[Verdict, str], list[str]] = {}
     for node in snapshot.nodes:
         for key in _warnings(node):
-            said.setdefault(key, []).append(node.name)
+            by_message.setdefault(key, []).append(node.name)
     found = [
         NodeWarning(verdict=verdict, nodes=tuple(nodes), text=text)
-        for (verdict, text), nodes in said.items()
+        for (verdict, text), nodes in by_message.items()
     ]
     return tuple(sorted(found, key=lambda one: _ORDER.index(one.verdict)))
 
@@ -128,8 +128,8 @@ def _warnings(node: NodeNow) -> Iterator[tuple[Verdict, str]]:
 
 
 def _gpus(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
-    if sample.gpu_trouble:
-        yield Verdict.FAIL, f"GPUs: {sample.gpu_trouble}"
+    if sample.gpu_problem:
+        yield Verdict.FAIL, f"GPUs: {sample.gpu_problem}"
     degrees = {gpu.index: gpu.temperature_c for gpu in sample.gpus}
     for slowdown in slowdowns(sample):
         if slowdown.harmful:
@@ -188,7 +188,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
 
 def _job_row(job: JobNow) -> dict[str, Any]:
     speed = job.speed
-    told = {
+    speed_document = {
         "rate": speed.rate,
         "unit": speed.unit,
         "step": speed.step,
@@ -196,7 +196,12 @@ def _job_row(job: JobNow) -> dict[str, Any]:
         "per_slot": speed.per_slot,
         "node_rank": job.speed_of,
     } if speed is not None else None  # fmt: skip
-    return {"job_id": job.job_id, "name": job.name, "state": job.state, "throughput": told}
+    return {
+        "job_id": job.job_id,
+        "name": job.name,
+        "state": job.state,
+        "throughput": speed_document,
+    }
 
 
 def _node_row(snapshot: Snapshot, node: NodeNow) -> dict[str, Any]:

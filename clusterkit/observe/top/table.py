@@ -195,24 +195,24 @@ def _activity(node: NodeNow) -> float:
 
 def _head(snapshot: Snapshot, width: int) -> Iterator[Line]:
     gpus, count = len(_gpus(snapshot.nodes)), len(snapshot.nodes)
-    said = f"{snapshot.cluster}  {count} node{'s' if count != 1 else ''}"
-    said += f"  {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else ""
+    shown_text = f"{snapshot.cluster}  {count} node{'s' if count != 1 else ''}"
+    shown_text += f"  {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else ""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
-    yield Line(f"{said:<{max(width - len(clock), 0)}}{clock}", "bold")
+    yield Line(f"{shown_text:<{max(width - len(clock), 0)}}{clock}", "bold")
     if snapshot.job is not None:
         yield Line(_job(snapshot.job)[:width])
 
 
 def _job(job: JobNow) -> str:
-    said = f"{job.job_id}  {job.name}  {job.state.value}"
+    shown_text = f"{job.job_id}  {job.name}  {job.state.value}"
     if job.speed is None:
-        return f"{said}  no speed in its log yet"
+        return f"{shown_text}  no speed in its log yet"
     speed = job.speed
     each = " per slot" if speed.per_slot else ""
     mean = " on average" if speed.average else ""
     step = f" at step {speed.step}" if speed.step is not None else ""
-    said += f"  {speed.rate:.6g} {speed.unit}/s{each}{mean}{step}"
-    return f"{said}  {bars(job.history, _MOST_BARS)}".rstrip()
+    shown_text += f"  {speed.rate:.6g} {speed.unit}/s{each}{mean}{step}"
+    return f"{shown_text}  {bars(job.history, _MOST_BARS)}".rstrip()
 
 
 def _table(
@@ -231,11 +231,11 @@ def _table(
     names = [_name(row) for row in rows]
     room = min(_LONGEST_NAME, max(map(len, ("NODE", *names))))
     while (over := _width(cells, 1) + room - width) > 0:
-        least = max(cells, key=lambda one: one.optional, default=None)
-        if least is None or not least.optional:
+        least_needed = max(cells, key=lambda one: one.optional, default=None)
+        if least_needed is None or not least_needed.optional:
             room = max(8, room - over)
             break
-        del cells[least]
+        del cells[least_needed]
     # Names of machines differ at their ends.
     names = [name if len(name) <= room else "…" + name[1 - room :] for name in names]
     head, *lines = listing.table(

@@ -92,7 +92,7 @@ class Watcher:
                     self._start(part, nodes)
         job: JobNow | None = self._training.look() if self._training is not None else None
         with self._changed:
-            self._changed.wait_for(lambda: self._heard(waited_for), timeout=timeout_s)
+            self._changed.wait_for(lambda: self._has_answers(waited_for), timeout=timeout_s)
             if self._failure is not None and not self._answered:
                 raise self._failure
             return self._snapshot(job)
@@ -144,7 +144,7 @@ class Watcher:
             self._answered = True
             self._changed.notify_all()
 
-    def _heard(self, nodes: Sequence[str]) -> bool:
+    def _has_answers(self, nodes: Sequence[str]) -> bool:
         return all(self._nodes[node].question is None for node in nodes)
 
     def _snapshot(self, job: JobNow | None) -> Snapshot:

@@ -32,7 +32,7 @@ class NodeSample:
 
     host: HostVitals
     gpus: tuple[GpuVitals, ...] = ()
-    gpu_trouble: str = ""
+    gpu_problem: str = ""
     """Why GPUs could not be read; empty where all were, and where there are none."""
 
 
@@ -64,7 +64,7 @@ def ask_vitals(
     """
     job = PreflightJob(hosts=tuple(nodes))
     compound = compose(ONCE if once else PROBES, job, token=new_token())
-    replies = transport.ask(nodes, compound, heard=lambda reply: on_reply(_read(reply)))
+    replies = transport.ask(nodes, compound, on_reply=lambda reply: on_reply(_read(reply)))
     return tuple(map(_read, replies))
 
 
@@ -90,16 +90,16 @@ def read_samples(outputs: Mapping[str, Output]) -> tuple[NodeSample, ...] | Miss
     if isinstance(readings, Missing):
         return readings
     gpus: list[GpuVitals] = []
-    troubles: list[str] = []
+    problems: list[str] = []
     for of_gpus in (gpu_probes.NVIDIA, gpu_probes.AMD):
         found = read_output(of_gpus, outputs.get(of_gpus.name))
         if not isinstance(found, Missing):
             gpus += found.gpus
-            troubles += [found.trouble] if found.trouble else []
+            problems += [found.problem] if found.problem else []
         elif found.verdict is not Verdict.SKIP and of_gpus.name in outputs:
-            troubles.append(found.reason)
+            problems.append(found.reason)
     return tuple(
-        NodeSample(host=reading, gpus=tuple(gpus), gpu_trouble="; ".join(troubles))
+        NodeSample(host=reading, gpus=tuple(gpus), gpu_problem="; ".join(problems))
         for reading in readings
     )
 
@@ -190,7 +190,7 @@ def slowdowns(sample: NodeSample) -> tuple[GpuSlowdown, ...]:
     found = []
     for gpu in sample.gpus:
         mask = gpu.clock_reasons or 0
-        why = next((said for bits, _, said, _ in SLOWDOWNS if mask & bits == bits), None)
+        why = next((cause for bits, _, cause, _ in SLOWDOWNS if mask & bits == bits), None)
         if why is not None:
             found.append(GpuSlowdown(index=gpu.index, why=why, harmful=True))
         elif mask & _SW_POWER_CAP:

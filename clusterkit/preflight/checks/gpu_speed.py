@@ -88,7 +88,7 @@ _NOT_READY = "system not yet initialized"
 
 @check("GPU022", "gpu-dcgm", dcgm_diag.PROBE)
 def _dcgm(evidence: Evidence) -> Results:
-    if dcgm_diag.asked(evidence.job):
+    if dcgm_diag.is_requested(evidence.job):
         yield from each(evidence, dcgm_diag.PROBE, _diagnosis)
 
 
@@ -120,7 +120,7 @@ _WARN, _FAIL = 0.85, 0.7
 
 @check("GPU027", "gpu-all-reduce", nccl_tests.PROBE, tier=Tier.ROUND_TRIP)
 def _all_reduce(evidence: Evidence) -> Results:
-    if not nccl_tests.asked(evidence.job):
+    if not nccl_tests.is_requested(evidence.job):
         return
     ran, results = known(evidence, nccl_tests.PROBE)
     yield from results

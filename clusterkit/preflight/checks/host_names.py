@@ -10,7 +10,7 @@ from clusterkit.preflight.checks.base import each_node, known, most, single_mach
 from clusterkit.preflight.checks.results import Result, Results, advice, ok
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import names
-from clusterkit.preflight.probes.host.names import Names, asked
+from clusterkit.preflight.probes.host.names import Names, names_to_resolve
 
 
 @check("HOST002", "host-names", names.PROBE, tier=Tier.ROUND_TRIP, skip_if=single_machine)
@@ -20,7 +20,7 @@ def _names(evidence: Evidence) -> Results:
     resolved = {name for facts in found.values() for name, seen in facts.hosts.items() if seen}
     # A name that nobody knows, and that was not reached, is no fault of those who look it up.
     nobodies = {node.name for node in evidence.unreached} - resolved
-    targets = [target for target in asked(evidence.job.hosts) if target not in nobodies]
+    targets = [target for target in names_to_resolve(evidence.job.hosts) if target not in nobodies]
     usual = {target: _usual(target, found) for target in targets}
     # What most say is right where that node has the address; then a look at the rest is enough.
     agreed = {target: a for target, a in usual.items() if a and _right(a, target, found)}

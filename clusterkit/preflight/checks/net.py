@@ -47,8 +47,10 @@ def _rendezvous(evidence: Evidence) -> Results:
         return
     port, taken = facts[head].bound, facts[head].bound != facts[head].port
     where = f"the rendezvous port {port} of {head}"
-    asked = {n: dict(seen.reach).get(head) if taken else seen.head for n, seen in facts.items()}
-    found = {node: status for node, status in asked.items() if status is not None and node != head}
+    reach_of = {n: dict(seen.reach).get(head) if taken else seen.head for n, seen in facts.items()}
+    found = {
+        node: status for node, status in reach_of.items() if status is not None and node != head
+    }
     # One verdict from all the others is about the head; with one other, it may be either.
     about_head = bool(found) and OK not in found.values()
     for node, status in found.items():

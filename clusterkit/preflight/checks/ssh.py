@@ -105,7 +105,7 @@ def peers(login: PeerLogin) -> Result:
     """Fail the nodes that cannot log in to the next."""
     if login.exit_code == 0:
         return ok("logs in to the next node")
-    known = (row for row in _LOGIN_FAILURES if row["case"] in login.said)
+    known = (row for row in _LOGIN_FAILURES if row["case"] in login.message)
     row = next(known, {"summary": "cannot log in to", "hint": "run the command on that node"})
     command = f"ssh -v -o BatchMode=yes {quote(login.peer)} true"
-    return fail(f"{row['summary']} {login.peer}", login.said, hint=row["hint"], command=command)
+    return fail(f"{row['summary']} {login.peer}", login.message, hint=row["hint"], command=command)

@@ -105,9 +105,9 @@ def _date(seconds: float) -> str:
 def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
     job = bundle.job
     vias = dict.fromkeys(reply.reach.via for reply in bundle.replies)
-    asked = "" if set(vias) <= {job.kind} else f", asked through {' and '.join(vias)}"
+    through = "" if set(vias) <= {job.kind} else f", asked through {' and '.join(vias)}"
     known = (
-        ("cluster", job.kind + asked),
+        ("cluster", job.kind + through),
         ("nodes", fold_set(reply.node for reply in bundle.replies)),
         ("framework", job.framework),
         ("GPUs a node", job.gpus_per_node),

@@ -70,7 +70,7 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
         nics=_nics(names[len(gpus) :], rest),
         cells=cells,
         affinity=tuple(_affinity(tail, row.tail) for row in rows[: len(gpus)]),
-        view=_view(cells, "\n".join(lines[:start]), rest, asked=view),
+        view=_view(cells, "\n".join(lines[:start]), rest, requested=view),
     )
 
 
@@ -81,8 +81,8 @@ def _is_header(line: str) -> bool:
 
 
 def _not_there(lines: Sequence[str]) -> str:
-    said = next((line.strip() for line in lines if line.strip()), "")
-    return f"it says {said[:60]!r}" if said else "it is empty"
+    shown = next((line.strip() for line in lines if line.strip()), "")
+    return f"it says {shown[:60]!r}" if shown else "it is empty"
 
 
 def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -199,21 +199,21 @@ def _affinity(columns: tuple[str, ...], cells: tuple[str, ...]) -> Affinity:
 
 
 def _view(
-    cells: tuple[tuple[str, ...], ...], before: str, rest: str, *, asked: View | None
+    cells: tuple[tuple[str, ...], ...], before: str, rest: str, *, requested: View | None
 ) -> View | None:
     kinds = {cell for row in cells for cell in row} - {"X", UNKNOWN}
     legend = set(_LEGEND_LINE.findall(rest))
     if kinds & P2P_STATES:
-        if kinds - P2P_STATES or asked not in {None, View.P2P}:
+        if kinds - P2P_STATES or requested not in {None, View.P2P}:
             raise NoMatrix("states of `topo -p2p` where link classes belong")
         return View.P2P
-    if asked is View.P2P and kinds & {*PCIE_CLASSES}:
+    if requested is View.P2P and kinds & {*PCIE_CLASSES}:
         raise NoMatrix("link classes where states of `topo -p2p` belong")
     if any(nvlinks(cell) for cell in kinds) or "NV#" in legend:
-        return View.LINKS if asked is None else asked
+        return View.LINKS if requested is None else requested
     if legend.issuperset(PCIE_CLASSES):
         return View.PCIE  # the legend of `topo -m` goes on with NV#
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     typed = _COMMAND.findall(before)
     return _VIEWS.get(typed[-1]) if typed else None

@@ -145,7 +145,7 @@ class Talk:
         del self._read[:count]
         return found
 
-    def said(self) -> str:
+    def error_output(self) -> str:
         """Return the last of what came on stderr, once the script has ended."""
         self._listen()
         return self._noise.decode(errors="replace").strip()
@@ -217,7 +217,7 @@ def on_nodes(
     client = SshClient(options)
     visits = [_Visit(node, client, work) for node in nodes]
     try:
-        answers = visit_all(visits, threads=options.workers, heard=lambda _: None)
+        answers = visit_all(visits, threads=options.workers, on_reply=lambda _: None)
     finally:
         client.close()
     return {node: answer.value for node, answer in zip(nodes, answers, strict=True)}
@@ -251,8 +251,8 @@ class _Visit(NodeVisit, Generic[T]):
 
     def _explained(self, error: BaseException) -> RemoteError:
         if self._stage == "at work" and isinstance(error, BROKEN_BY):
-            said = first_line(str(error)) if not isinstance(error, EOFError) else ""
-            text = BROKEN + (f": {said}" if said else "")
+            why = first_line(str(error)) if not isinstance(error, EOFError) else ""
+            text = BROKEN + (f": {why}" if why else "")
             return RemoteError(text, node=self.node, hint=AGAIN)
         if self._stage == "at work" and isinstance(error, GIBBERISH):
             return Nonsense(first_line(str(error)) or type(error).__name__, node=self.node)

@@ -59,17 +59,17 @@ class SshTransport:
         self._kept: dict[str, _Kept] = {}
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         """Run the script on every node at once; see `Transport.ask`.
 
         Raises:
             UserError: a node's name is none, or ssh's configuration cannot be read.
         """
-        return self.ask_each(dict.fromkeys(nodes, compound), heard=heard)
+        return self.ask_each(dict.fromkeys(nodes, compound), on_reply=on_reply)
 
     def ask_each(
-        self, compounds: Mapping[str, Compound], *, heard: Callable[[Reply], None]
+        self, compounds: Mapping[str, Compound], *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         """Run a script of its own on every node, all at once; see `Transport.ask`.
 
@@ -86,7 +86,7 @@ class SshTransport:
             for node, compound in compounds.items()
         ]
         try:
-            return visit_all(visits, threads=_DIALLERS, heard=heard)
+            return visit_all(visits, threads=_DIALLERS, on_reply=on_reply)
         finally:
             if not self._keep:
                 client.close()
@@ -185,7 +185,7 @@ class _Question(NodeVisit):
         self._reader = AnswerReader(compound)
         self._noise = bytearray()
         self._has_ended = False
-        self._heard_at: float | None = None
+        self._answered_at: float | None = None
         self._connect_s: float | None = None
         self._latency_s: float | None = None
 
@@ -230,7 +230,7 @@ class _Question(NodeVisit):
         channel.sendall(self._compound.script.encode())
         channel.shutdown_write()
         self._read(channel)
-        if self._heard_at is not None and not self._line.is_cut:
+        if self._answered_at is not None and not self._line.is_cut:
             self._latency_s = round_trip_s(on.connection, on.sock)
         if self._kept is not None and self._has_ended and not self._line.is_cut:
             channel.close()
@@ -250,8 +250,8 @@ class _Question(NodeVisit):
                     return
                 continue
             self._reader.feed(data)
-            if self._heard_at is None and self._reader.has_begun:
-                self._heard_at = time.time()
+            if self._answered_at is None and self._reader.has_begun:
+                self._answered_at = time.time()
             if not data or self._reader.is_over:
                 self._has_ended = True
                 return
@@ -272,7 +272,7 @@ class _Question(NodeVisit):
             self._explain(failure),
             via="ssh",
             seconds=time.monotonic() - self._began,
-            heard_at=self._heard_at,
+            answered_at=self._answered_at,
             latency_s=self._latency_s,
         )
         return replace(reply, reach=replace(reply.reach, connect_s=self._connect_s))
@@ -282,8 +282,10 @@ class _Question(NodeVisit):
         if self._line.is_cut or silent or isinstance(failure, TimeoutError):
             return ReachProblem.TIMEOUT, self.silence()
         if failure is None:
-            said = first_line((self._noise + b"\n" + self._reader.noise).decode(errors="replace"))
-            return ReachProblem.SHELL, said or "the login shell ended without running the script"
+            message = first_line(
+                (self._noise + b"\n" + self._reader.noise).decode(errors="replace")
+            )
+            return ReachProblem.SHELL, message or "the login shell ended without running the script"
         return explain(failure)
 
 

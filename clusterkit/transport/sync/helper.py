@@ -126,9 +126,9 @@ class Helper:
         if document is None:
             raise self.nonsense(f"no JSON object: {line[:60].decode(errors='replace')!r}")
         if "error" in document:
-            said = str(document["error"])[:_ERROR].encode(errors="replace").decode()
-            said = " ".join(said.split())  # a line of its own might be taken for a hint of ours
-            raise RemoteError(said, node=self.node)
+            message = str(document["error"])[:_ERROR].encode(errors="replace").decode()
+            message = " ".join(message.split())  # a second line may look like a hint
+            raise RemoteError(message, node=self.node)
         return document
 
     def take(self, count: int) -> bytes:
@@ -136,11 +136,11 @@ class Helper:
         return self.talk.take(count)
 
     def _silence(self) -> RemoteError:
-        code, said = self.talk.exit_code(), self.talk.said()
+        code, error_output = self.talk.exit_code(), self.talk.error_output()
         if code in _CANNOT_RUN:
             return NoPython(f"{self.python} cannot be run there", node=self.node)
-        if said:
-            return RemoteError(said.splitlines()[-1], node=self.node)
+        if error_output:
+            return RemoteError(error_output.splitlines()[-1], node=self.node)
         if self._has_begun:
             return RemoteError(BROKEN, node=self.node, hint=AGAIN)
         return RemoteError(f"{self.python} ended at once, exit code {code}", node=self.node)

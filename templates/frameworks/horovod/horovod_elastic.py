@@ -159,13 +159,13 @@ class Agent:
             rank.kill()
 
 
-def slot_of(told):
+def slot_of(given):
     """Return the variables by which a rank knows its slot."""
-    if not isinstance(told, dict) or not {"HOROVOD_LOCAL_RANK"} <= told.keys():
+    if not isinstance(given, dict) or not {"HOROVOD_LOCAL_RANK"} <= given.keys():
         raise PeerError("names no slot")
-    if not all(SLOT.fullmatch(name) for name in told):
+    if not all(SLOT.fullmatch(name) for name in given):
         raise PeerError("names what is no variable of a slot")
-    return {name: text(told, name, 1000) for name in told}
+    return {name: text(given, name, 1000) for name in given}
 
 
 # What the first node does besides

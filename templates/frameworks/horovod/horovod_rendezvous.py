@@ -69,20 +69,20 @@ class Rendezvous(OwnUser, RendezvousHTTPServer):
 
     def serve_node(self, connection):
         """Answer what the ranks of another node ask for, one request after the other."""
-        for asked in connection.messages():
-            connection.send(self.answer(asked))
+        for message in connection.messages():
+            connection.send(self.answer(message))
 
-    def answer(self, asked):
+    def answer(self, message):
         """Do what a rank asks for, and return what it is to be told."""
-        method, path = (clusterkit_peers.text(asked, name) for name in ("method", "path"))
+        method, path = (clusterkit_peers.text(message, name) for name in ("method", "path"))
         if method not in METHODS or not PATH.fullmatch(path):
             raise clusterkit_peers.PeerError("asks for what no rank asks for")
-        body = base64.b64decode(clusterkit_peers.text(asked, "body", 2 * LONGEST))
+        body = base64.b64decode(clusterkit_peers.text(message, "body", 2 * LONGEST))
         ours = http.client.HTTPConnection(HERE, self.server_port)
         ours.request(method, path, body if method == "PUT" else None)
         response = ours.getresponse()  # may come when all ranks have asked
-        told = base64.b64encode(response.read()).decode()
-        return {"status": response.status, "body": told}
+        given = base64.b64encode(response.read()).decode()
+        return {"status": response.status, "body": given}
 
 
 def listen(port, purpose, serve):
@@ -120,8 +120,8 @@ class Door(OwnUser, ThreadingHTTPServer):
             connection.close()
             raise
         self.connections.append(connection)
-        told = base64.b64decode(clusterkit_peers.text(answer, "body", 2 * LONGEST))
-        return clusterkit_peers.whole(answer, "status", 200, 599), told
+        given = base64.b64decode(clusterkit_peers.text(answer, "body", 2 * LONGEST))
+        return clusterkit_peers.whole(answer, "status", 200, 599), given
 
 
 class Request(BaseHTTPRequestHandler):

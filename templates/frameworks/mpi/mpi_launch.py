@@ -267,8 +267,11 @@ def over_srun(options):
         "rank",
         *options.command,
     ]
-    told = {"SLURM_HOSTFILE": str(tasks), "CK_MPI_SHARES": " ".join(str(part) for part in parts)}
-    environment = os.environ | told
+    variables = {
+        "SLURM_HOSTFILE": str(tasks),
+        "CK_MPI_SHARES": " ".join(str(part) for part in parts),
+    }
+    environment = os.environ | variables
     environment.pop("SLURM_NTASKS_PER_NODE", None)  # the job's, which the layout need not have
     return words, {"env": environment}
 

@@ -156,8 +156,8 @@ class Head:
     def serve_agent(self, connection):
         """Have the command of an agent run, and tell it the exit code."""
         with connection, connection.makefile("r") as lines, suppress(OSError, ValueError, KeyError):
-            asked = json.loads(lines.readline())
-            code = self.run_on(asked["host"], asked["command"], asked["id"])
+            request = json.loads(lines.readline())
+            code = self.run_on(request["host"], request["command"], request["id"])
             connection.sendall(f"{code}\n".encode())
 
     def run_on(self, name, command, number):
@@ -254,8 +254,8 @@ def ask(words):
         words = words[1:]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(SOCKET)
-        asked = {"host": words[0], "command": " ".join(words[1:]), "id": secrets.token_hex(8)}
-        connection.sendall(json.dumps(asked).encode() + b"\n")
+        request = {"host": words[0], "command": " ".join(words[1:]), "id": secrets.token_hex(8)}
+        connection.sendall(json.dumps(request).encode() + b"\n")
         answer = connection.makefile("r").readline().strip()
     return int(answer) if answer else LOST
 

@@ -36,7 +36,7 @@ class Member:
     def __init__(self, options):
         self.options = options
         self.ray: Any = None
-        self.told: dict[str, Any] = {}
+        self.received: dict[str, Any] = {}
         self.line: Any = None
 
     def run(self):
@@ -50,12 +50,12 @@ class Member:
             fail(f"{name}: {error}")
         threading.Thread(target=self.listen, daemon=True).start()
         beat_at = 0.0
-        while "end" not in self.told:
-            if "gone" in self.told:
+        while "end" not in self.received:
+            if "gone" in self.received:
                 say(f"{name} no longer hears the first node")
                 time.sleep(OTHERS_TELL_S)
                 return 1
-            if "join" in self.told and self.ray is None:
+            if "join" in self.received and self.ray is None:
                 self.ray = clusterkit_ray.Ray(self.options.ray)
             if self.ray and self.ray.ended():
                 say(f"Ray has ended on {name}:\n{self.ray.last_words()}")
@@ -67,20 +67,20 @@ class Member:
                 beat_at = time.monotonic() + BEAT_S
                 send(self.line, {})
             time.sleep(0.1)
-        return self.told["end"]
+        return self.received["end"]
 
     def listen(self):
         """Note what the head says, until it has gone."""
         with suppress(OSError):
             for message in self.line.messages(HEAD_SILENCE_S):
                 if "end" in message:
-                    self.told["end"] = clusterkit_peers.whole(message, "end", 0, 1)
-                self.told |= dict.fromkeys(message.keys() & {"join"}, True)
-        self.told["gone"] = True
+                    self.received["end"] = clusterkit_peers.whole(message, "end", 0, 1)
+                self.received |= dict.fromkeys(message.keys() & {"join"}, True)
+        self.received["gone"] = True
 
     def end(self):
         """End the Ray of this node; the head waits for who is to blame, and not for others."""
-        if self.ray and self.told.get("end"):
+        if self.ray and self.received.get("end"):
             self.ray.end()
         if self.line:
             self.line.end()

@@ -58,7 +58,7 @@ SHM_SHARE = 0.8
 
 
 class Ray:
-    """The processes of this node: `up` once they have joined, `said` what they said last."""
+    """The processes of this node: `up` once they have joined, `last_lines` what they said last."""
 
     def __init__(self, options):
         clusterkit_tree.adopt_orphans()
@@ -72,7 +72,7 @@ class Ray:
         self.tries -= 1
         self.began = time.monotonic()
         self.folder = folder()
-        self.said: collections.deque[str] = collections.deque(maxlen=40)
+        self.last_lines: collections.deque[str] = collections.deque(maxlen=40)
         self.process = subprocess.Popen(
             [*command(self.folder), *self.options],
             env=variables(),
@@ -87,7 +87,7 @@ class Ray:
     def listen(self, lines):
         """Keep what Ray says: its advice on how to connect and stop is not for this job."""
         for line in lines:
-            self.said.append(line.rstrip())
+            self.last_lines.append(line.rstrip())
             if STARTED in line:
                 self.up.set()
 
@@ -107,7 +107,7 @@ class Ray:
 
     def last_words(self):
         """Return what it said last, and what stands in the logs that go with its folder."""
-        found = [*self.said]
+        found = [*self.last_lines]
         for name in ("gcs_server", "raylet"):
             with suppress(OSError):
                 log = Path(self.folder, "session_latest", "logs", f"{name}.err")

@@ -126,8 +126,8 @@ class Head:
                 if now - enough_at >= GATHER_S:
                     return None
             elif now > deadline:
-                told = ", ".join(f"{name} ({self.state(name)})" for name in missing)
-                return f"after {self.options.start_timeout} s Ray lacks nodes: {told}"
+                states = ", ".join(f"{name} ({self.state(name)})" for name in missing)
+                return f"after {self.options.start_timeout} s Ray lacks nodes: {states}"
             time.sleep(0.1)
 
     def members(self):

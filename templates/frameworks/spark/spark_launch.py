@@ -140,16 +140,16 @@ def await_workers(spark, server, port, deadline):
             say(f"Spark: workers on {' '.join(server.nodes)}, {cores} cores")
             return
         if time.monotonic() > deadline:
-            told = [name if name in server.there else f"{name} (not heard of)" for name in missing]
-            fail(f"no Spark worker has come within {START_S} s from {', '.join(told)}")
+            late = [name if name in server.there else f"{name} (not heard of)" for name in missing]
+            fail(f"no Spark worker has come within {START_S} s from {', '.join(late)}")
 
 
 def workers_of(spark, port):
     """Return what the master says of its workers; None while it does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     page = f"http://{spark.address}:{port}/json/"
-    asked = urllib.request.Request(page, headers=spark_node.page_pass())
-    with suppress(OSError, ValueError), direct.open(asked, timeout=5) as answer:
+    query = urllib.request.Request(page, headers=spark_node.page_pass())
+    with suppress(OSError, ValueError), direct.open(query, timeout=5) as answer:
         return json.loads(answer.read(LONGEST_PAGE))["workers"]
     return None
 
@@ -250,15 +250,15 @@ def follow(spark):
         line.send(spark.about())
     except OSError as error:
         fail(str(error))
-    told: dict[str, str] = {}
-    threading.Thread(target=listen, args=(line, told), daemon=True).start()
+    received: dict[str, str] = {}
+    threading.Thread(target=listen, args=(line, received), daemon=True).start()
     beat_at = 0.0
-    while "end" not in told:
+    while "end" not in received:
         # The first node's word counts more than a worker that has lost its master.
-        if "gone" in told:
+        if "gone" in received:
             lost_head()
-        if "master" in told and "worker" not in spark.children:
-            spark.start_worker(told["master"])
+        if "master" in received and "worker" not in spark.children:
+            spark.start_worker(received["master"])
         if name := spark.broken():
             spark.blame(name)
         if time.monotonic() >= beat_at:
@@ -271,16 +271,16 @@ def follow(spark):
     return 0
 
 
-def listen(line, told):
+def listen(line, received):
     """Note what the first node says, until it has gone."""
     with suppress(OSError):
         while True:
-            message = line.receive(SILENCE_S if "master" in told else START_S)
+            message = line.receive(SILENCE_S if "master" in received else START_S)
             if "master" in message:
-                told["master"] = clusterkit_peers.text(message, "master", 256)
+                received["master"] = clusterkit_peers.text(message, "master", 256)
             if "end" in message:
-                told["end"] = True
-    told["gone"] = True
+                received["end"] = True
+    received["gone"] = True
 
 
 def lost_head():

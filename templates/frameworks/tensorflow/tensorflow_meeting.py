@@ -30,7 +30,7 @@ class Meeting:
         member = clusterkit_peers.member_of_job("tensorflow")
         self.rank = int(os.environ["CK_NODE_RANK"])
         self.idle = self.ended = self.success = False
-        self.told = threading.Event()
+        self.has_verdict = threading.Event()
         self.held = ExitStack()
         try:
             if self.rank == 0:
@@ -49,7 +49,7 @@ class Meeting:
         """Note what the head says: that all is over, or nothing, as it or another node has gone."""
         with suppress(OSError):
             self.success = "over" in self.line.receive()
-        self.told.set()
+        self.has_verdict.set()
 
     def hold_free_port(self, first):
         """Return a port from `first` on that is nobody's, and ours until all ports are known."""
@@ -74,12 +74,12 @@ class Meeting:
         if idle and not self.idle:
             self.idle = True
             send(self.line, {"idle": True})
-        return self.verdict() if self.told.is_set() else None
+        return self.verdict() if self.has_verdict.is_set() else None
 
     def verdict(self):
         """Wait for what the head says; return how this node is to end."""
         self.ended = True
-        self.told.wait()
+        self.has_verdict.wait()
         if self.success:
             return 0
         print("clusterkit: another node of the job has failed", file=sys.stderr)
@@ -134,9 +134,9 @@ class Head:
             self.lost = self.lost or not left
             self.changed.notify_all()
 
-    def addresses_of(self, rank, told):
+    def addresses_of(self, rank, message):
         """Return the addresses of a node's processes."""
-        host, ports = clusterkit_peers.text(told, "address", 64), told.get("ports")
+        host, ports = clusterkit_peers.text(message, "address", 64), message.get("ports")
         if not isinstance(ports, list) or len(ports) > MOST_PORTS:
             raise clusterkit_peers.PeerError("sends no list of ports")
         if not all(type(port) is int and 0 < port < 65536 for port in ports):

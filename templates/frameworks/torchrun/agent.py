@@ -75,15 +75,15 @@ def is_head():
 def tell(error):
     rank, failure = error.get_first_failure()
     # Only scripts decorated with @record write an error file.
-    told = Path(failure.error_file).is_file()
-    said = failure.error_file_data.get("message") if told else None
+    written = Path(failure.error_file).is_file()
+    message = failure.error_file_data.get("message") if written else None
     code = failure.exitcode
     clusterkit_failure.tell(
         os.environ["CK_NODE_NAME"],
         rank,
         code if code >= 0 else 128 - code,
         local_rank=failure.local_rank,
-        message=said.get("message") if isinstance(said, dict) else said,
+        message=message.get("message") if isinstance(message, dict) else message,
     )
 
 

@@ -37,8 +37,8 @@ MEMORY_SHARE = 0.25
 class Bench:
     """What rank 0 knows of the run."""
 
-    def __init__(self, wishes, store, rank, world):
-        self.wishes, self.store, self.rank, self.world = wishes, store, rank, world
+    def __init__(self, options, store, rank, world):
+        self.options, self.store, self.rank, self.world = options, store, rank, world
         self.began = time.perf_counter()
         self.document: dict[str, Any] = {"schema": 1, "kind": "clusterkit-collectives"}
         self.document.update(complete=False, measured=[], wrong=[], left_out=[])
@@ -63,7 +63,7 @@ class Bench:
         self.store.set(f"who/{self.rank}", json.dumps(_myself()))
         if self.rank == 0:
             everyone = [json.loads(self.store.get(f"who/{k}")) for k in range(self.world)]
-            self.store.set("agreed", json.dumps(_decide(self.wishes, everyone)))
+            self.store.set("agreed", json.dumps(_decide(self.options, everyone)))
             self.document["nodes"] = [one["node"] for one in everyone]
         return json.loads(self.store.get("agreed"))
 
@@ -90,10 +90,10 @@ def _host_free():
     return 1 << 40
 
 
-def _decide(wishes, everyone):
+def _decide(options, everyone):
     """Return the backend, the device and the largest message; or what keeps all from it."""
     bare = [one for one in everyone if one["gpus"] < one["ranks"]]
-    backend = wishes["backend"]
+    backend = options["backend"]
     if backend == "auto":
         backend = "gloo" if all(one["gpus"] == 0 for one in everyone) else "nccl"
     if backend == "nccl" and bare:
@@ -131,9 +131,9 @@ def check(bench, collective, size):
     if not wrong:
         return
     if bench.rank == 0:
-        told = [json.loads(bench.store.get(f"wrong/{k}")) for k in range(wrong)]
-        told.sort(key=lambda one: one["rank"])
-        bench.keep(wrong=told)
+        failures = [json.loads(bench.store.get(f"wrong/{k}")) for k in range(wrong)]
+        failures.sort(key=lambda one: one["rank"])
+        bench.keep(wrong=failures)
     dist.barrier()
     collective.settle()
     sys.exit(f"Error: {collective.op} of {size} bytes gave wrong results on {wrong} ranks")
@@ -147,8 +147,8 @@ def measure(bench, op, size, device, *, share, least):
     once, elapsed = slowest([collective.timed(), elapsed], device)
     if once < BRIEF_S:  # what lasts longer is warm by now
         once = slowest([collective.timed(WARM_UP)], device)[0]
-    left = bench.wishes["seconds"] - elapsed
-    wanted = min(bench.wishes["iterations"], max(least, int(left * share / max(once, 1e-9))))
+    left = bench.options["seconds"] - elapsed
+    wanted = min(bench.options["iterations"], max(least, int(left * share / max(once, 1e-9))))
     if wanted < FEWEST:
         return None
     repeats = min(REPEATS, wanted)
@@ -169,7 +169,7 @@ def measure_all(bench, op, sizes, device, others):
     """Measure the sizes of one collective; `others` are still to come after it."""
     last = None
     for k, size in enumerate(sizes):
-        left = slowest([bench.began + bench.wishes["seconds"] - time.perf_counter()], device)[0]
+        left = slowest([bench.began + bench.options["seconds"] - time.perf_counter()], device)[0]
         # Values are written, sent and compared: as long as two collectives, and those to be timed.
         if last is not None and last * 2 * (3 + FEWEST) > left / (others + 1):
             bench.leave_out(op, sizes[k:], "there was no time for it")
@@ -191,13 +191,13 @@ def measure_all(bench, op, sizes, device, others):
 
 def run_nccl_tests(bench):
     """Run the programs of nccl-tests on the GPUs of this one node; tell whether that went."""
-    ops, wishes = bench.wishes["ops"], bench.wishes
+    ops, options = bench.options["ops"], bench.options
     if not all(shutil.which(f"{op}_perf") for op in ops):
         return False
-    said = {}
+    outputs = {}
     for op in ops:
-        words = [f"{op}_perf", "-b", wishes["sizes"][0], "-e", wishes["sizes"][-1], "-f", 2]
-        words += ["-g", bench.world, "-n", wishes["iterations"], "-c", 1]
+        words = [f"{op}_perf", "-b", options["sizes"][0], "-e", options["sizes"][-1], "-f", 2]
+        words += ["-g", bench.world, "-n", options["iterations"], "-c", 1]
         started = subprocess.Popen(
             [str(word) for word in words],
             stdin=subprocess.DEVNULL,
@@ -207,35 +207,35 @@ def run_nccl_tests(bench):
             start_new_session=True,
         )
         try:
-            said[op], _ = started.communicate(timeout=wishes["seconds"])
+            outputs[op], _ = started.communicate(timeout=options["seconds"])
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGKILL)
-            said[op], _ = started.communicate()
-        sys.stdout.write(said[op])
-        if "busbw" not in said[op]:
+            outputs[op], _ = started.communicate()
+        sys.stdout.write(outputs[op])
+        if "busbw" not in outputs[op]:
             return False  # built for another CUDA, for example
-    bench.keep(nccl_tests=said, complete=True)
+    bench.keep(nccl_tests=outputs, complete=True)
     return True
 
 
 def main(text):
-    wishes = json.loads(text)
+    options = json.loads(text)
     patience = timedelta(seconds=PATIENCE_S)
     store, rank, world = next(rendezvous("env://", timeout=patience))
     store.set_timeout(patience)
-    bench = Bench(wishes, dist.PrefixStore("clusterkit-collectives", store), rank, world)
+    bench = Bench(options, dist.PrefixStore("clusterkit-collectives", store), rank, world)
     agreed = bench.agree()
     if "error" in agreed:
         sys.exit("Error: " + agreed["error"])
-    wishes["sizes"] = wishes["sizes"][agreed["backend"]]
+    options["sizes"] = options["sizes"][agreed["backend"]]
     bench.keep(backend=agreed["backend"], device=agreed["device"], torch=torch.__version__)
     by_torch = True
-    if agreed["backend"] == "nccl" and agreed["one_node"] and wishes["by"] != "torch":
+    if agreed["backend"] == "nccl" and agreed["one_node"] and options["by"] != "torch":
         if rank == 0:
             bench.store.set("by", "nccl-tests" if run_nccl_tests(bench) else "torch")
-        bench.store.set_timeout(timedelta(seconds=PATIENCE_S + 3 * wishes["seconds"]))
+        bench.store.set_timeout(timedelta(seconds=PATIENCE_S + 3 * options["seconds"]))
         by_torch = bench.store.get("by") == b"torch"
-    if by_torch and wishes["by"] == "nccl-tests":
+    if by_torch and options["by"] == "nccl-tests":
         sys.exit("Error: nccl-tests measure the GPUs of one node, and their programs are not there")
     if by_torch:
         measure_by_torch(bench, agreed, patience)
@@ -255,9 +255,9 @@ def measure_by_torch(bench, agreed, patience):
         timeout=patience,
     )
     bench.began = time.perf_counter()
-    ops = bench.wishes["ops"]
+    ops = bench.options["ops"]
     for k, op in enumerate(ops):
-        sizes = [rounded(op, size, bench.world) for size in bench.wishes["sizes"]]
+        sizes = [rounded(op, size, bench.world) for size in bench.options["sizes"]]
         fit = [size for size in sizes if size <= agreed["limit"]]
         bench.leave_out(op, sizes[len(fit) :], "there is too little memory for it")
         measure_all(bench, op, fit, device, len(ops) - k - 1)

@@ -46,8 +46,8 @@ def trace(model, blocks, size):
                 except (DataDependentOutputException, DynamicOutputShapeException) as error:
                     reasons.append(f"what it does depends on the values of tensors: {error.func}")
                 except Exception as error:  # noqa: BLE001
-                    said = str(error).strip().split("\n")[0]
-                    reasons.append(f"{type(error).__name__}: {said}"[:160])
+                    message = str(error).strip().split("\n")[0]
+                    reasons.append(f"{type(error).__name__}: {message}"[:160])
     return {"reason": reasons[len(depths) - 1]}
 
 

@@ -9,9 +9,9 @@ echo "$3"
 # shellcheck disable=SC2217  # that sleep holds no stream is the point
 { while sleep 5 </dev/null >/dev/null 2>&1; do echo; done; } &
 alive=$!
-said=$(docker load --quiet 2>&1 >/dev/null); code=$?
+output=$(docker load --quiet 2>&1 >/dev/null); code=$?
 kill $alive
-[ $code = 0 ] || { printf '%s\n' "$said" >&2; exit 1; }
+[ $code = 0 ] || { printf '%s\n' "$output" >&2; exit 1; }
 docker image inspect --format "$1" "$2"
 exit
 }

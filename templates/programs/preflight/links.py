@@ -116,10 +116,10 @@ class Node:
         # Hosts that are all loopback addresses are one machine that plays many nodes.
         alone = all(is_loopback(host) for host in hosts)
         self.listener, self.bound = listen(hosts[self.me], port, alone)
-        self.told = address_of(interface) if interface else "-"
+        self.own_address = address_of(interface) if interface else "-"
         self.lock = threading.Condition()
         self.start = None
-        self.heard, self.reached, self.first_port = {}, {}, {}
+        self.received, self.reached, self.first_port = {}, {}, {}
         self.routes, self.links, self.calls = {}, [], {}
 
     def spawn(self, target, *args):
@@ -142,13 +142,13 @@ class Node:
                 sock.close()
                 return
             peer, kind = int(words[2]), words[3]
-            sock.sendall(f"ck-net {self.token} {self.me} {self.told}\n".encode())
+            sock.sendall(f"ck-net {self.token} {self.me} {self.own_address}\n".encode())
         except (OSError, ValueError):
             sock.close()
             return
         with self.lock:
             if kind == "reach":
-                self.heard.setdefault(peer, now())
+                self.received.setdefault(peer, now())
             else:
                 self.calls[kind, peer] = sock
             self.lock.notify_all()
@@ -230,7 +230,7 @@ class Node:
         if words[2] != str(peer):
             sock.close()
             return "wrong:" + self.hosts[int(words[2])], None, 0.0
-        if words[3] != "-" and self.told != "-":
+        if words[3] != "-" and self.own_address != "-":
             self.routes[peer] = ((socket.AF_INET, words[3]), port)
         return "ok", sock, took
 
@@ -240,7 +240,7 @@ class Node:
         while True:
             status, sock, took = self.dial(peer, "reach", now() + DIAL_S + PORTS_TRIED * REPLY_S)
             with self.lock:
-                up_since = self.heard.get(peer)
+                up_since = self.received.get(peer)
                 started = self.start is not None
             given_up = up_since is not None and now() - up_since > DIAL_S
             out_of_time = now() > window_end or (started and now() - began > DIAL_S)

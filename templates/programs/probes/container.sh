@@ -3,8 +3,8 @@
 command -v @TOOL@ >/dev/null || { echo absent=1; echo end; exit 0; }
 case @TOOL@ in
 docker)
-if said=$(docker version --format '{{.Server.Version}}' 2>&1); then echo "version=$said"
-else echo "version="; echo "problem=$(echo "$said" | tail -n 1)"; fi
+if output=$(docker version --format '{{.Server.Version}}' 2>&1); then echo "version=$output"
+else echo "version="; echo "problem=$(echo "$output" | tail -n 1)"; fi
 echo "digest=$(docker image inspect --format '{{.Id}}' @IMAGE@ 2>/dev/null)" ;;
 enroot) echo "version=$(enroot version 2>/dev/null | tail -n 1)" ;;
 *) echo "version=$(@TOOL@ --version 2>/dev/null | tail -n 1)" ;;

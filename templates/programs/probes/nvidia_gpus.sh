@@ -1,8 +1,8 @@
 # shellcheck shell=sh
 # nvidia-smi says on standard output, with 14 or 15, that an infoROM is corrupt or a GPU is lost;
 # what it printed of the others counts all the same.
-if [ -n "$ask" ] && said=$(nvidia-smi --query-gpu="$ask" --format=csv)
-then printf '%s\n' "$said"
+if [ -n "$ask" ] && output=$(nvidia-smi --query-gpu="$ask" --format=csv)
+then printf '%s\n' "$output"
 more=$(nvidia-smi -q -d TEMPERATURE,ROW_REMAPPER 2>/dev/null) ||
 more=$(nvidia-smi -q -d TEMPERATURE 2>/dev/null) || exit 0
 printf '%s\n' "$more"

@@ -1,9 +1,9 @@
 # shellcheck shell=sh
 # pid and user first: names of processes hold anything, commas too.
-said=$(nvidia-smi --query-compute-apps=pid,used_memory,process_name \
---format=csv,noheader) || { c=$?; broken; printf '%s\n' "$said" >&2; exit "$c"; }
+output=$(nvidia-smi --query-compute-apps=pid,used_memory,process_name \
+--format=csv,noheader) || { c=$?; broken; printf '%s\n' "$output" >&2; exit "$c"; }
 echo processes
-printf '%s\n' "$said" | while IFS= read -r line
+printf '%s\n' "$output" | while IFS= read -r line
 do
 pid=${line%%,*}
 case $pid in '' | *[!0-9]*) [ -z "$line" ] || echo "? $line"; continue ;; esac

@@ -1,3 +1,3 @@
 # shellcheck shell=sh
-said=$(nvidia-smi topo -m) || { c=$?; broken; printf '%s\n' "$said" >&2; exit "$c"; }
-printf '%s\n' "$said"
+output=$(nvidia-smi topo -m) || { c=$?; broken; printf '%s\n' "$output" >&2; exit "$c"; }
+printf '%s\n' "$output"

@@ -4,6 +4,6 @@
 command -v rocm-smi >/dev/null 2>&1 || {
 has || { echo 'no AMD GPU'; exit 77; }
 echo '@MISSING@, though there is an AMD GPU' >&2; exit 127; }
-said=$(rocm-smi @FLAGS@ --json 2>/dev/null) || {
+output=$(rocm-smi @FLAGS@ --json 2>/dev/null) || {
 c=$?; has || { echo 'no AMD GPU'; exit 77; }; exit "$c"; }
-printf '%s\n' "$said" | short
+printf '%s\n' "$output" | short

@@ -11,8 +11,8 @@ done
 [ -n "$peer" ] || peer=$1
 case $peer in "$me"|"${me%%.*}") echo "it is the only node"; exit 77 ;; esac
 command -v ssh >/dev/null || { echo "ssh: not found" >&2; exit 127; }
-said=$(ssh -n -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes "$peer" true 2>&1)
+output=$(ssh -n -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes "$peer" true 2>&1)
 echo "code=$?"
 echo "peer=$peer"
-echo "said=$(echo "$said" | tail -n 1)"
+echo "said=$(echo "$output" | tail -n 1)"
 echo end

@@ -2,10 +2,10 @@
 # What a node is doing: raw counters of the kernel, and the processes of clusterkit's jobs on it.
 # Stands after ranks.sh; clusterkit/observe/vitals/host.py reads what it prints.
 # time of the CPUs, load, memory
-stats() { awk -v said=/proc/stat '
-FILENAME == said && $1 == "cpu" { print; next }
-FILENAME == said && /^cpu[0-9]/ { n++; next }
-FILENAME == said { next }
+stats() { awk -v stat=/proc/stat '
+FILENAME == stat && $1 == "cpu" { print; next }
+FILENAME == stat && /^cpu[0-9]/ { n++; next }
+FILENAME == stat { next }
 FILENAME == "/proc/loadavg" { print "load", $1; next }
 /^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SwapTotal|SwapFree):/ { print "memory", $1, $2 }
 END { print "cpus", n + 0 }' /proc/stat /proc/loadavg /proc/meminfo; }

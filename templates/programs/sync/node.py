@@ -275,10 +275,10 @@ def copy_once(folder, copy):
         shutil.rmtree(part)
     os.makedirs(os.path.dirname(copy), exist_ok=True)
     argv = ["cp", "-a", "--reflink=auto", folder, part]
-    code, said = run_to_end(argv, None)
+    code, output = run_to_end(argv, None)
     if code:
         shutil.rmtree(part, ignore_errors=True)
-        raise Refused(said.strip().splitlines()[-1] if said.strip() else "cp has failed")
+        raise Refused(output.strip().splitlines()[-1] if output.strip() else "cp has failed")
     os.rename(part, copy)
 
 
@@ -374,8 +374,8 @@ def run(request):
     """Run a program to its end; answer with its exit code, and the last that it said."""
     with alive():
         argv = [os.path.expanduser(word) for word in request["argv"]]
-        code, said = run_to_end(argv, request.get("env"))
-    answer({"code": code, "said": said[-4000:]})
+        code, output = run_to_end(argv, request.get("env"))
+    answer({"code": code, "said": output[-4000:]})
 
 
 def run_to_end(argv, env):

@@ -23,7 +23,7 @@ def complaint(kind, driver):
         return None
     text = Path(spec.origin).with_name("version.py").read_text()
     platform, variable, devices = DEVICES[kind]
-    torch, built_for = (told(text, name) for name in ("__version__", variable))
+    torch, built_for = (value_of(text, name) for name in ("__version__", variable))
     if not built_for:
         return f"torch {torch} of the image is no {platform} build, and the node has such GPUs"
     if not any(Path(device).exists() for device in devices):
@@ -35,13 +35,13 @@ def complaint(kind, driver):
     return None
 
 
-def told(text, name):
+def value_of(text, name):
     found = re.search(rf"(?m)^{name}[ \t]*(?::[^=\n]*)?=[ \t]*['\"](.*?)['\"]", text)
     return found.group(1) if found else ""
 
 
 if __name__ == "__main__":
-    said = complaint(sys.argv[1], sys.argv[2])
-    if said:
+    problem = complaint(sys.argv[1], sys.argv[2])
+    if problem:
         node = os.environ.get("CK_NODE_NAME", "")
-        print(f"clusterkit: warning: {node}: {said}", file=sys.stderr)
+        print(f"clusterkit: warning: {node}: {problem}", file=sys.stderr)

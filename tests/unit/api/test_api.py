@@ -18,7 +18,7 @@ import clusterkit
 from clusterkit.cli.estimate.verb import estimate
 from clusterkit.cli.frame.main import app
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.jobs.submit.preflight import NotFitError
+from clusterkit.jobs.submit.preflight import PreflightFailedError
 from clusterkit.launch.jobfile import JobFile
 from clusterkit.launch.options import JobOptions
 from clusterkit.preflight.request import PreflightOptions
@@ -226,7 +226,7 @@ def test_preflight(desk: Path) -> None:
 
 
 def test_preflight_keeps_a_job_from_being_submitted(desk: Path) -> None:
-    with pytest.raises(NotFitError, match="not submitted: the job is not fit") as refused:
+    with pytest.raises(PreflightFailedError, match="not submitted: the job is not fit") as refused:
         clusterkit.submit(
             "train.py", framework="env", env={"NCCL_SOCKET_IFNAM": "eth0"}, cluster="local"
         )

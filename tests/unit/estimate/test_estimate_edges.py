@@ -12,7 +12,7 @@ import pytest
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import launch_of
-from clusterkit.estimate.advice.recommend import answer_of, cautions_of
+from clusterkit.estimate.advice.recommend import answer_of, warnings_for
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.memory.host import usual_ram
@@ -86,7 +86,7 @@ def test_disks_are_only_a_warning() -> None:
     tried = answer_of(request_of("2T", strategy=strategy_named("zero3-nvme+ac")))
     (one,) = tried.candidates
     assert one.memory.fits_host
-    assert any("on the disks of each node" in problem.message for problem in cautions_of(one))
+    assert any("on the disks of each node" in problem.message for problem in warnings_for(one))
 
 
 def test_the_usual_ram_is_that_of_the_vendors_systems() -> None:

@@ -156,9 +156,9 @@ def test_questions_at_the_same_time_share_what_is_kept(
     transport = SshTransport(options, keep=True)
 
     def ask_again(_: object) -> None:
-        transport.ask([HERE], compound(), heard=lambda _: None)
+        transport.ask([HERE], compound(), on_reply=lambda _: None)
 
-    (reply,) = transport.ask([HERE], compound(), heard=ask_again)
+    (reply,) = transport.ask([HERE], compound(), on_reply=ask_again)
     assert reply.outputs["one"].stdout == "here\n"
     assert len(made) == 1
     transport.close()
@@ -167,15 +167,15 @@ def test_questions_at_the_same_time_share_what_is_kept(
 def test_a_kept_connection_that_was_lost_is_closed(gate: Gate, options: SshOptions) -> None:
     transport = SshTransport(options, keep=True)
     for calls in (1, 1):
-        (reply,) = transport.ask([HERE], compound(), heard=lambda _: None)
+        (reply,) = transport.ask([HERE], compound(), on_reply=lambda _: None)
         assert (reply.reach.problem, gate.calls) == (None, calls)
     kept = transport._kept[HERE]
     gate.down()
     lost(kept.connection.transport)
-    (reply,) = transport.ask([HERE], compound(), heard=lambda _: None)
+    (reply,) = transport.ask([HERE], compound(), on_reply=lambda _: None)
     assert reply.reach.problem is ReachProblem.REFUSED
     assert kept.line.sockets == []
     gate.up()
-    (reply,) = transport.ask([HERE], compound(), heard=lambda _: None)
+    (reply,) = transport.ask([HERE], compound(), on_reply=lambda _: None)
     assert (reply.reach.problem, gate.calls) == (None, 2)
     transport.close()

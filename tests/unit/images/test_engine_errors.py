@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_error
 
 _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
 
@@ -40,6 +40,6 @@ _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
     ],
 )
 def test_what_docker_says_is_explained(said: str, message: str) -> None:
-    trouble = docker_trouble(said)
-    assert trouble.message == message
-    assert bool(trouble.hint) == (message[0].islower() and "says" not in message)
+    error = docker_error(said)
+    assert error.message == message
+    assert bool(error.hint) == (message[0].islower() and "says" not in message)

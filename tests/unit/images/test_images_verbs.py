@@ -264,7 +264,7 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Release Build\nGCC
 def seen(**more: object) -> health.Seen:
     """Return what torch says in a container that has everything, changed by `more`."""
     document = {
-        "torch": "2.13.0+cu130", "cuda": "13.0", "hip": None, "count": 8, "said": [],
+        "torch": "2.13.0+cu130", "cuda": "13.0", "hip": None, "count": 8, "messages": [],
         "devices": ["/dev/nvidia0"], "driver": DRIVER.format("580.82.07"), "visible": None,
     }  # fmt: skip
     return health.read_seen({**document, **more})
@@ -283,8 +283,13 @@ def test_a_torch_that_sees_its_gpus_needs_no_explanation() -> None:
         ("cuda", {"devices": []}, "given no GPU", "--gpus all"),
         ("cuda", {"driver": ""}, "runs no NVIDIA driver", "modprobe"),
         ("cuda", {"visible": ""}, "CUDA_VISIBLE_DEVICES='' hides", "unset"),
-        ("cuda", {"said": ["CUDA error 802: system not yet initialized"]}, "NVSwitch", "fabric"),
-        ("cuda", {"said": ["CUDA error: unknown error"]}, "unknown error", "nvidia-smi"),
+        (
+            "cuda",
+            {"messages": ["CUDA error 802: not initialized"]},
+            "NVSwitch",
+            "fabric",
+        ),
+        ("cuda", {"messages": ["CUDA error: unknown error"]}, "unknown error", "nvidia-smi"),
         ("rocm", {"hip": "7.1", "devices": []}, "no AMD GPU", "/dev/kfd"),
         ("rocm", {"hip": None}, "not built for rocm", "lock file"),
     ],

@@ -363,7 +363,7 @@ def test_no_more_of_an_array_run_at_once_than_its_limit(held: Held) -> None:
     done = wait_for_all(
         [job.run for job in jobs],
         changed=lambda job: seen.append(job.status.state.value),
-        on_trouble=pytest.fail,
+        on_problem=pytest.fail,
     )
     assert {job.status.state for job in done} == {JobState.SUCCEEDED}
     times = [load_job(job.run).results[0] for job in jobs]
@@ -385,7 +385,7 @@ def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) 
     processes.kill_all(lambda: processes.marked(first.marker(), prefix=True))
     troubles: list[str] = []
     done = wait_for_all(
-        [job.run for job in jobs], changed=lambda _: None, on_trouble=troubles.append
+        [job.run for job in jobs], changed=lambda _: None, on_problem=troubles.append
     )
     assert [job.status.state.value for job in done] == ["unknown", "pending", "pending"]
     assert f"nobody can tell how {jobs[0].submission.job_id} ends" in troubles[0]

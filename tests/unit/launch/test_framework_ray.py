@@ -295,7 +295,7 @@ import clusterkit_ray
 clusterkit_ray.HASTY_S = 0
 ray = clusterkit_ray.Ray([])
 ray.process.wait(30)
-said = ray.said[0]
+said = ray.last_lines[0]
 print(said, ray.ended(), ray.up.wait(30), flush=True)
 ray.process.kill()
 ray.process.wait(30)

@@ -31,7 +31,7 @@ from clusterkit.launch.rank_layout.placement import (
     patterns,
     place,
 )
-from clusterkit.launch.rank_layout.warnings import cautions
+from clusterkit.launch.rank_layout.warnings import layout_warnings
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4]
@@ -293,12 +293,12 @@ def test_pipeline_neighbours_get_nodes_of_one_switch() -> None:
     fabric = parse_fabric(TREE)
     kept = laid_out(tp=8, pp=2, fabric=fabric, keep_order=True)
     assert kept.hosts == expand("n[1-8]")
-    (odd,) = cautions(kept)
+    (odd,) = layout_warnings(kept)
     assert odd.message == "32 of 32 pairs of pipeline neighbours are not behind the same switch"
     better = laid_out(tp=8, pp=2, fabric=fabric)
     assert better.hosts == expand("n[1,3,5,7,2,4,6,8]")
     assert {better.reach(pair) for pair in better.neighbours()} == {Reach.SWITCH}
-    assert cautions(better) == ()
+    assert layout_warnings(better) == ()
 
 
 def test_switches_that_hold_no_whole_pipeline_lend_what_is_left() -> None:
@@ -328,7 +328,7 @@ def test_a_better_order_loses_no_host_and_is_not_worse(a: int, b: int, hosts: li
 def test_a_host_that_no_switch_knows() -> None:
     layout = laid_out("n[1-3],x1", tp=8, fabric=parse_fabric(TREE))
     assert layout.hosts[-1] == "x1"
-    assert [odd.message for odd in cautions(layout)] == ["the topology does not know x1"]
+    assert [odd.message for odd in layout_warnings(layout)] == ["the topology does not know x1"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_host_that_no_switch_knows() -> None:
 def test_what_is_far_is_said_with_what_to_type(
     asked: dict[str, Any], message: str, hint: str
 ) -> None:
-    (odd,) = cautions(laid_out(**asked))
+    (odd,) = layout_warnings(laid_out(**asked))
     assert odd.message.startswith(message)
     assert hint in (odd.hint or "")
 
@@ -363,7 +363,7 @@ def test_what_the_hint_says_helps(
     if tp * cp * pp > 64:
         return
     asked: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "order": order, "island": 2 * island}
-    for odd in cautions(laid_out(**asked)):
+    for odd in layout_warnings(laid_out(**asked)):
         flag, _, value = (odd.hint or "").partition(" ")
         name = flag.removeprefix("--")
         if name == "order":
@@ -372,7 +372,7 @@ def test_what_the_hint_says_helps(
             changed = {**asked, name: int(value)}
         else:
             continue
-        again = [other.key for other in cautions(laid_out(**changed))]
+        again = [other.key for other in layout_warnings(laid_out(**changed))]
         assert odd.key not in again
 
 
@@ -380,7 +380,7 @@ def test_islands_out_of_order_are_mended_by_the_order_of_gpus() -> None:
     islands = islands_of_groups([[0, 2], [1, 3]], 4, gpus=4, source="topo.txt")
     assert islands.parts == ((0, 2), (1, 3))
     layout = place(Parallelism(tp=2, dp=2), hosts=("n1",), gpus_per_node=4, islands=islands)
-    (odd,) = cautions(layout)
+    (odd,) = layout_warnings(layout)
     assert odd.hint == "--env CUDA_VISIBLE_DEVICES=0,2,1,3"
 
 
@@ -393,15 +393,15 @@ def test_gpus_without_nvlink_are_islands_of_one() -> None:
 
 def test_an_island_of_several_nodes() -> None:
     """GB200 NVL72: 18 nodes of 4 GPUs; here 4 nodes, blocks as Slurm's topology/block has them."""
-    assert cautions(laid_out("n[1-8]", 4, tp=16, island=16)) == ()
+    assert layout_warnings(laid_out("n[1-8]", 4, tp=16, island=16)) == ()
     assert laid_out("n[1-8]", 4, tp=16, island=16).reach(range(16)) is Reach.ISLAND
     blocks = parse_fabric("BlockName=a BlockIndex=0 Nodes=n[1,3,5,7]\n"
                           "BlockName=b BlockIndex=1 Nodes=n[2,4,6,8]\n")  # fmt: skip
     layout = laid_out("n[1-8]", 4, tp=16, island=16, fabric=blocks)
     assert layout.hosts == expand("n[1,3,5,7,2,4,6,8]")
-    assert cautions(layout) == ()
+    assert layout_warnings(layout) == ()
     kept = laid_out("n[1-8]", 4, tp=16, island=16, fabric=blocks, keep_order=True)
-    assert [odd.key for odd in cautions(kept)] == ["tp"]
+    assert [odd.key for odd in layout_warnings(kept)] == ["tp"]
 
 
 @pytest.mark.parametrize("island", [0, 3, 12])

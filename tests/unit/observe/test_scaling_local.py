@@ -21,7 +21,7 @@ from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.find import list_runs
 from clusterkit.jobs.state.load import load_job
-from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.preflight import SubmitCallbacks
 from clusterkit.jobs.submit.request import read_request
 from clusterkit.jobs.submit.submit import start
 from clusterkit.jobs.watch import cancel
@@ -49,7 +49,7 @@ for step in range(1, 60 if "fails" in sys.argv and size == 3 else 10_000):
         print(f"step {step} samples/s {100 * size ** 0.5 + (-1) ** (step // 2):.4f}", flush=True)
 """
 
-LISTENER = Listener(warn=pytest.fail, note=pytest.fail, heard=lambda _: None)
+LISTENER = SubmitCallbacks(warn=pytest.fail, note=pytest.fail, on_reply=lambda _: None)
 
 
 class Bench:
@@ -193,7 +193,7 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
 
     jobs = bench.ladder(monkeypatch, script="hangs")
     measuring = MeasureOptions(bounds=Bounds(warmup=4, steps=60), timeout_s=60, global_batch=False)
-    one, two = measure(jobs, measuring, listener=LISTENER, started=started)
+    one, two = measure(jobs, measuring, callbacks=LISTENER, started=started)
     enders[0].join()
     assert (one.problem, one.failed) == ("", False)
     assert (two.state, two.rates, two.failed) == ("cancelled", {}, True)
@@ -234,7 +234,7 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         bounds=Bounds(warmup=1), timeout_s=60, global_batch=False, command_line=("this", "test")
     )
     with pytest.raises(KeyboardInterrupt):
-        next(measure(jobs, measuring, listener=LISTENER, started=lambda job, run: None))
+        next(measure(jobs, measuring, callbacks=LISTENER, started=lambda job, run: None))
     assert bench.states() == [JobState.CANCELLED]
 
 

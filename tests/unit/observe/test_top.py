@@ -120,7 +120,7 @@ def test_without_a_height_all_nodes_are_shown() -> None:
 
 def test_remarks_are_folded_and_the_worst_is_last() -> None:
     hot = sample(LATER, gpu(5, temperature_c=93.0, clock_reasons=0x48))
-    lost = replace(hot, gpus=(), gpu_trouble="vitals-nvidia gave no answer within 20 s")
+    lost = replace(hot, gpus=(), gpu_problem="vitals-nvidia gave no answer within 20 s")
     idle = sample(LATER, gpu(0), gpu(1), gpu(2, busy_percent=0.0))
     said = warnings_of(
         snapshot(
@@ -304,7 +304,7 @@ class Fake:
         self.asked: list[tuple[str, ...]] = []
 
     def ask(
-        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
         self.asked.append(tuple(nodes))
         if self.broken:
@@ -321,7 +321,7 @@ class Fake:
                 reply = Reply(
                     node=name, reach=Reach(), outputs={compound.names[0]: Output(stdout=text)}
                 )
-            heard(reply)
+            on_reply(reply)
             replies.append(reply)
         return tuple(replies)
 

@@ -196,7 +196,7 @@ def test_a_gpu_that_is_lost_is_told_beside_the_others() -> None:
     words = "Unable to determine the device handle for GPU2: 0000:9B:00.0: Unknown Error"
     found = NVIDIA.parse(f"index, name\n0, NVIDIA H100\n{words}\n1, NVIDIA H100\n")
     assert [one.index for one in found.gpus] == [0, 1]
-    assert found.trouble == words
+    assert found.problem == words
     assert NVIDIA.parse(words).gpus == ()
 
 
@@ -498,7 +498,7 @@ def test_gpus_over_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.index for one in last.gpus] == list(range(8))
     assert (last.gpus[5].temperature_c, last.gpus[5].power_w) == (93.0, 71.2)
     assert [(s.index, s.why) for s in slowdowns(last)] == [(5, "hardware thermal slowdown")]
-    assert last.gpu_trouble == ""
+    assert last.gpu_problem == ""
 
 
 def test_a_driver_that_does_not_answer_leaves_the_rest() -> None:
@@ -509,7 +509,7 @@ def test_a_driver_that_does_not_answer_leaves_the_rest() -> None:
     }
     found = read_samples(outputs)
     assert not isinstance(found, Missing)
-    assert found[0].gpu_trouble == "vitals-nvidia gave no answer within 20 s"
+    assert found[0].gpu_problem == "vitals-nvidia gave no answer within 20 s"
     assert found[0].host.cpus == 4
 
 

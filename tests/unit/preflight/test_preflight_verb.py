@@ -21,7 +21,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.task import why_unhealthy
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
+from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
@@ -335,8 +335,8 @@ def test_what_submit_says_of_too_few_nodes(
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
     request = JobRequest(verb="submit", flags={}, file=None, warn=print)
     plan = make_plan(make_cluster(tmp_path), nodes=needed)
-    listener = Listener(warn=print, note=print, heard=print)
-    with pytest.raises(NotFitError) as refused:
+    listener = SubmitCallbacks(warn=print, note=print, on_reply=print)
+    with pytest.raises(PreflightFailedError) as refused:
         pass_gate(request, plan, "full", listener)
     assert refused.value.report is report
     for part in said:
@@ -365,7 +365,7 @@ def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
     request = JobRequest(verb="submit", flags={"force": force}, file=None, warn=print)
     plan = make_plan(make_cluster(tmp_path), nodes=2)
-    listener = Listener(warn=print, note=print, heard=print)
+    listener = SubmitCallbacks(warn=print, note=print, on_reply=print)
     passed = pass_gate(request, plan, mode, listener)
     run = RunFolder(tmp_path)
     for name, document in passed.documents.items():

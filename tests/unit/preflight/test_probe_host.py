@@ -252,9 +252,9 @@ def test_a_marker_that_is_not_there_is_not_seen(tmp_path: Path) -> None:
 def test_names_are_asked_of_all_or_of_a_spread() -> None:
     """The head is always among them, and the list stays short."""
     few = tuple(f"n{i}" for i in range(64))
-    assert host_names.asked(few) == few
-    assert host_names.asked(()) == ()
-    many = host_names.asked(tuple(f"n{i}" for i in range(4096)))
+    assert host_names.names_to_resolve(few) == few
+    assert host_names.names_to_resolve(()) == ()
+    many = host_names.names_to_resolve(tuple(f"n{i}" for i in range(4096)))
     assert many[0] == "n0"
     assert len(many) == 64
 

@@ -247,7 +247,7 @@ class TestLocal:
         replies = LocalTransport().ask(
             ["node-0", "node-1"],
             compound(x="echo $$"),
-            heard=lambda reply: heard.append(reply.node),
+            on_reply=lambda reply: heard.append(reply.node),
         )
         assert heard == [reply.node for reply in replies] == ["node-0", "node-1"]
         assert replies[0].reach.problem is None
@@ -258,7 +258,7 @@ class TestLocal:
         # Both pipes stay open in a session that `timeout` does not know.
         script = compound(quick="echo here", slow="setsid sleep 8 & echo begun")
         began = time.monotonic()
-        (reply,) = LocalTransport(timeout_s=2).ask(["me"], script, heard=lambda _: None)
+        (reply,) = LocalTransport(timeout_s=2).ask(["me"], script, on_reply=lambda _: None)
         assert time.monotonic() - began < 5
         assert reply.outputs["quick"].stdout == "here\n"
         assert reply.reach.problem is None
@@ -304,7 +304,7 @@ class TestFanOut:
         replies = visit_all(
             visits,
             threads=8,
-            heard=lambda reply: heard.append((reply.node, threading.get_ident())),
+            on_reply=lambda reply: heard.append((reply.node, threading.get_ident())),
         )
         assert time.monotonic() - began < 5
         assert [(one.node, one.reach.detail) for one in replies] == [
@@ -319,14 +319,14 @@ class TestFanOut:
     def test_a_mistake_of_ours_is_not_swallowed(self) -> None:
         visits = [Pretended("slow", 30), Pretended("broken", -1)]
         with pytest.raises(ZeroDivisionError):
-            visit_all(visits, threads=8, heard=lambda _: None)
+            visit_all(visits, threads=8, on_reply=lambda _: None)
         assert visits[0].was_cut
 
     def test_more_visits_than_threads(self) -> None:
         visits = [Pretended(f"n{index}") for index in range(40)]
-        replies = visit_all(visits, threads=3, heard=lambda _: None)
+        replies = visit_all(visits, threads=3, on_reply=lambda _: None)
         assert [reply.node for reply in replies] == [visit.name for visit in visits]
-        assert visit_all([], threads=3, heard=lambda _: None) == ()
+        assert visit_all([], threads=3, on_reply=lambda _: None) == ()
 
 
 def known(folder: Path, text: str) -> KnownHosts:
@@ -358,7 +358,7 @@ def pieces(line: str, task: int) -> list[bytes]:
 _CLIENT = """
 import signal, sys
 from clusterkit.transport.process import run_fed
-run_fed(sys.argv[1:], "", heard=lambda *_: True, timeout_s=60, orphaned=signal.SIGINT)
+run_fed(sys.argv[1:], "", on_output=lambda *_: True, timeout_s=60, orphaned=signal.SIGINT)
 """
 _HELD = 'trap "touch $1; exit" INT; touch $0; while :; do sleep 0.1; done'
 
@@ -379,7 +379,7 @@ from clusterkit.cli.frame.main import ended_as_by_ctrl_c
 from clusterkit.transport.process import run_fed
 with ended_as_by_ctrl_c():
     signals = (signal.SIGINT, signal.SIGTERM)
-    run_fed(sys.argv[1:], "", heard=lambda *_: True, timeout_s=60, signals=signals)
+    run_fed(sys.argv[1:], "", on_output=lambda *_: True, timeout_s=60, signals=signals)
 """
 _SLOW = 'trap "touch $2" INT; trap "touch $1; exit" TERM; touch $0; while :; do sleep 0.1; done'
 
@@ -409,7 +409,7 @@ def _await(path: Path) -> None:
 
 def test_a_program_that_is_tied_and_missing_is_missing() -> None:
     with pytest.raises(FileNotFoundError):
-        run_fed(["no-such"], "", heard=lambda *_: True, timeout_s=1, orphaned=signal.SIGINT)
+        run_fed(["no-such"], "", on_output=lambda *_: True, timeout_s=1, orphaned=signal.SIGINT)
 
 
 def test_a_program_that_is_tied_ignores_no_signal() -> None:
@@ -419,7 +419,7 @@ def test_a_program_that_is_tied_ignores_no_signal() -> None:
         heard: list[bytes] = []
         run_fed(
             ["grep", "SigIgn", "/proc/self/status"], "", timeout_s=60, orphaned=orphaned,
-            heard=lambda _, data, heard=heard: not heard.append(data),
+            on_output=lambda _, data, heard=heard: not heard.append(data),
         )  # fmt: skip
         ignored.append(b"".join(heard))
     assert ignored[0] == ignored[1] != b""

@@ -49,7 +49,7 @@ def failing(words: str) -> str:
 def ask(*nodes: str, together: bool = False, **options: Any) -> tuple[Reply, ...]:
     probe = Probe(name="name", command="uname -n", parse=str)
     compound = compose([probe], PreflightJob(hosts=nodes), token="cktoken", together=together)
-    return SrunTransport(SrunOptions(**options)).ask(nodes, compound, heard=lambda _: None)
+    return SrunTransport(SrunOptions(**options)).ask(nodes, compound, on_reply=lambda _: None)
 
 
 @pytest.mark.parametrize("sinfo_is_there", [True, False])
@@ -259,15 +259,15 @@ def test_nodes_are_asked_by_ssh_where_slurm_is_silent(fake: Fake) -> None:
 
     class Ssh:
         def ask(
-            self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+            self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
         ) -> tuple[Reply, ...]:
             asked.extend(nodes)
             return tuple(Reply(node=node, reach=Reach(via="ssh")) for node in nodes)
 
     compound = compose([], PreflightJob(hosts=()), token="cktoken")
     fake("sinfo", "echo 'n1|idle~|none'; echo 'n2|idle|none'\n")
-    first, second = AwakeTransport(Ssh()).ask(("n1", "n2"), compound, heard=lambda _: None)
+    first, second = AwakeTransport(Ssh()).ask(("n1", "n2"), compound, on_reply=lambda _: None)
     assert (first.reach.problem, second.reach.problem) == (ReachProblem.DEFERRED, None)
     fake("sinfo", failing(NO_CONTROLLER.format("sinfo")))
-    AwakeTransport(Ssh()).ask(("n1", "n2"), compound, heard=lambda _: None)
+    AwakeTransport(Ssh()).ask(("n1", "n2"), compound, on_reply=lambda _: None)
     assert asked == ["n2", "n1", "n2"]

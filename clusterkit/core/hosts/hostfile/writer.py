@@ -126,8 +126,8 @@ def _unsayable(
         yield f"{tool} cannot say slots", known, hint if uniform else None
     for what, hint in (("max_slots", "remove it"), ("port", _SSH_CONFIG), ("user", _SSH_CONFIG)):
         if not target.says(what):
-            said = [host for host in hosts if getattr(host, what) is not None]
-            yield f"{tool} cannot say {what}", said, hint
+            having = [host for host in hosts if getattr(host, what) is not None]
+            yield f"{tool} cannot say {what}", having, hint
     if target is Format.OPENMPI:
         yield from _unsayable_to_openmpi(hosts, default)
     if target.says("user"):

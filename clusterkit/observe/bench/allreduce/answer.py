@@ -177,8 +177,8 @@ def document(found: Answer) -> dict[str, Any]:
 def empty_document() -> dict[str, Any]:
     """Return what `--json` tells where nothing was measured: all keys of `document`."""
     nothing = Result(source="", backend="", complete=False)
-    told = document(Answer(result=nothing, fabric=None, assumptions={}, published=None))
-    return {**told, "source": None, "backend": None}
+    empty = document(Answer(result=nothing, fabric=None, assumptions={}, published=None))
+    return {**empty, "source": None, "backend": None}
 
 
 def _row(one: Measured) -> dict[str, Any]:

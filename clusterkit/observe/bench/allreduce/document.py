@@ -243,8 +243,8 @@ def read_nccl_tests(text: str, *, called: Operation | None = None) -> Result:
     runs = [_result(test, called) for test in parse_each(text)]
     ranks = {run.ranks for run in runs if run.ranks is not None}
     if len(ranks) > 1:
-        told = " and ".join(str(number) for number in sorted(ranks))
-        raise Unparsed(f"runs on {told} ranks: give one at a time")
+        counts = " and ".join(str(number) for number in sorted(ranks))
+        raise Unparsed(f"runs on {counts} ranks: give one at a time")
     return joined(runs).on(ranks=next(iter(ranks), None), node_count=None)
 
 

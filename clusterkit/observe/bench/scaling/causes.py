@@ -229,8 +229,8 @@ def _idle_everywhere(row: Row) -> str:
     if cpu is None or cpu >= _BUSY_CPU_PERCENT:
         return ""
     if busy is not None:
-        said = f"GPUs are busy {busy:.0f} % of the time, CPUs {cpu:.0f} %"
-        return said if busy < _IDLE_GPU_PERCENT else ""
+        text = f"GPUs are busy {busy:.0f} % of the time, CPUs {cpu:.0f} %"
+        return text if busy < _IDLE_GPU_PERCENT else ""
     return f"no GPU works, and CPUs are busy {cpu:.0f} % of the time"
 
 
@@ -275,13 +275,13 @@ def _held_up(scaling: Scaling, base: Row) -> Cause:
 
 
 def _unknown(scaling: Scaling, row: Row) -> Cause:
-    told = any(one.cpu_percent is not None for one in row.evidence)
+    has_cpu = any(one.cpu_percent is not None for one in row.evidence)
     problem = next((one.problem for one in row.evidence if one.problem), "")
     return Cause(
         kind="unknown",
         summary="nothing that was measured says why",
         evidence=tuple(_traffic(scaling, row))
-        or ((f"the nodes told nothing: {problem}",) if not told and problem else ()),
+        or ((f"the nodes told nothing: {problem}",) if not has_cpu and problem else ()),
         hint="a profile of one step does (torch.profiler); is the batch of a slot the same at "
         "each size?",
     )

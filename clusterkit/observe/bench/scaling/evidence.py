@@ -252,7 +252,7 @@ class NodeWatch:
     def _measure(self, part: Part) -> None:
         """Let all nodes compute the microbenchmark at once."""
         compound = compose((MICROBENCHMARK,), PreflightJob(hosts=part.nodes), token=new_token())
-        for reply in part.transport.ask(part.nodes, compound, heard=lambda _: None):
+        for reply in part.transport.ask(part.nodes, compound, on_reply=lambda _: None):
             found = read_output(MICROBENCHMARK, reply.outputs.get(MICROBENCHMARK.name))
             if not isinstance(found, Missing):
                 self._cpu_times[reply.node].append(found)

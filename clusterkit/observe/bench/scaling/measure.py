@@ -13,7 +13,7 @@ from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.state.load import Job
-from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.preflight import SubmitCallbacks
 from clusterkit.jobs.submit.submit import ended_with_client, start_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch, cancel
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, NodeWatch
@@ -68,7 +68,7 @@ def measure(
     ladder: Ladder,
     options: MeasureOptions,
     *,
-    listener: Listener,
+    callbacks: SubmitCallbacks,
     started: Callable[[SizedJob, RunFolder], None],
 ) -> Iterator[Row]:
     """Yield what came of each size, smallest first; a run that goes on is ended before the next.
@@ -78,7 +78,7 @@ def measure(
     """
     silent = False
     for job in ladder.jobs:
-        row = _untried(job) if silent else _measured(job, options, listener, started)
+        row = _untried(job) if silent else _measured(job, options, callbacks, started)
         yield row
         silent = silent or row.problem == _SILENT
 
@@ -95,14 +95,14 @@ def _untried(sized: SizedJob) -> Row:
 def _measured(
     sized: SizedJob,
     options: MeasureOptions,
-    listener: Listener,
+    callbacks: SubmitCallbacks,
     started: Callable[[SizedJob, RunFolder], None],
 ) -> Row:
     slots = sized.prepared.plan.processes
     try:
         plan, run, submission = start_foreground(
             sized.prepared,
-            listener=listener,
+            callbacks=callbacks,
             command_line=options.command_line,
         )
     except ClusterkitError as error:
@@ -130,7 +130,7 @@ def _look(plan: LaunchPlan, run: RunFolder, job_id: str | None, options: Measure
 
 
 def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOptions) -> None:
-    heard_at = time.monotonic()
+    last_output_at = time.monotonic()
     while True:
         watch.look()
         look.job, look.over = watch.job, watch.over
@@ -138,8 +138,8 @@ def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOption
         before = len(look.log.readings)
         look.log.read(now, over=look.over)
         if len(look.log.readings) > before or look.job.status.state is JobState.PENDING:
-            heard_at = now
-        look.silent_s = now - heard_at
+            last_output_at = now
+        look.silent_s = now - last_output_at
         if look.over:
             break
         if look.log.readings and nodes.sample():
@@ -211,8 +211,8 @@ def _mistake(
 
 def _last_told(look: _Look) -> str:
     readings = look.log.readings
-    told = (one.throughput.step for one in reversed(readings))
-    step = next((step for step in told if step is not None), None)
+    last_steps = (one.throughput.step for one in reversed(readings))
+    step = next((step for step in last_steps if step is not None), None)
     lines = "1 line" if len(readings) == 1 else f"{len(readings)} lines"
     return f"{lines} of its throughput" if step is None else f"step {step}"
 

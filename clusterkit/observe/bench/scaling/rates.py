@@ -211,13 +211,13 @@ def rates(seen: Counted, *, slots: int, global_batch: bool) -> dict[Unit, Rate]:
     """
     found = {}
     for unit in UNITS:
-        told = [
+        weighted = [
             (one.throughput, weight)
             for one, weight in zip(seen.readings, seen.weights, strict=True)
             if one.throughput.unit == unit
         ]
-        intervals = [(one, weight) for one, weight in told if not one.average]
-        used = intervals or told[-1:]  # of averages, the last holds all the others
+        intervals = [(one, weight) for one, weight in weighted if not one.average]
+        used = intervals or weighted[-1:]  # of averages, the last holds all the others
         if not used:
             continue
         values = []

@@ -317,8 +317,8 @@ def _at(request: JobRequest, size: Size) -> JobRequest:
 
 
 def _with(request: JobRequest, **values: int) -> JobRequest:
-    said = {name: str(value) for name, value in values.items()}
-    return dataclasses.replace(request, flags={**request.flags, **said})
+    texts = {name: str(value) for name, value in values.items()}
+    return dataclasses.replace(request, flags={**request.flags, **texts})
 
 
 def _refuse(request: JobRequest) -> None:

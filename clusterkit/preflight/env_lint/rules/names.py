@@ -67,8 +67,8 @@ def _unknown(setting: Setting, variable: Variable | None) -> Iterator[Violation]
 
 def _of_kind(kind: Kind) -> Callable[[Callable[[Variable], Violation]], Alone]:
     """Return a decorator for what is to be said of each variable of a kind."""
-    return lambda said: (
-        lambda _, variable: (said(variable),) if variable and variable.kind is kind else ()
+    return lambda rule: (
+        lambda _, variable: (rule(variable),) if variable and variable.kind is kind else ()
     )
 
 

@@ -38,7 +38,7 @@ _SNIPPET = rocm_smi(
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
 _HIGHEST = 9999
-_UNSAID = frozenset({"", "N/A", "None"})
+_NO_VALUE = frozenset({"", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def read_cards(text: str) -> tuple[dict[int, dict[str, str]], str | None]:
 
 def card_name(card: dict[str, str]) -> str | None:
     """Return what rocm-smi calls a card."""
-    return said_of(card, "card series", "card model")
+    return value_of(card, "card series", "card model")
 
 
 def card_degrees(card: dict[str, str]) -> float | None:
@@ -119,8 +119,8 @@ def card_figure(card: dict[str, str], *names: str) -> float | None:
     Raises:
         Unparsed: it is no figure.
     """
-    said = said_of(card, *names)
-    return None if said is None else _figure(said)
+    value = value_of(card, *names)
+    return None if value is None else _figure(value)
 
 
 def _amd_smi(text: str) -> AmdGpus:
@@ -133,11 +133,11 @@ def _amd_smi(text: str) -> AmdGpus:
         raise Unparsed("amd-smi's answers are not about the same GPUs")
     drivers = {str(gpu["driver"]["version"]) for gpu in static.values()}
     return AmdGpus(
-        driver=" + ".join(sorted(drivers - _UNSAID)) or None,
+        driver=" + ".join(sorted(drivers - _NO_VALUE)) or None,
         gpus=tuple(
             AmdGpu(
                 index=index,
-                name=None if (name := str(gpu["asic"]["market_name"])) in _UNSAID else name,
+                name=None if (name := str(gpu["asic"]["market_name"])) in _NO_VALUE else name,
                 junction_c=_first(metric[index]["temperature"], "hotspot", "edge"),
                 slowdown_c=_first(gpu.get("limit", {}), "slowdown_hotspot_temperature"),
                 uncorrected=_count(metric[index].get("ecc", {}).get("total_uncorrectable_count")),
@@ -156,31 +156,31 @@ def _by_gpu(document: Any) -> dict[int, Any]:
 def _first(values: dict[str, Any], *names: str) -> float | None:
     """Return the first figure that is told: a number, or one with its unit."""
     for name in names:
-        said = values.get(name)
-        said = said.get("value") if isinstance(said, dict) else said
-        if said is not None and str(said) not in _UNSAID:
-            return _figure(str(said))
+        value = values.get(name)
+        value = value.get("value") if isinstance(value, dict) else value
+        if value is not None and str(value) not in _NO_VALUE:
+            return _figure(str(value))
     return None
 
 
-def _count(said: Any) -> int | None:
-    return None if said is None or str(said) in _UNSAID else whole(str(said))
+def _count(value: Any) -> int | None:
+    return None if value is None or str(value) in _NO_VALUE else whole(str(value))
 
 
-def said_of(card: dict[str, str], *names: str) -> str | None:
+def value_of(card: dict[str, str], *names: str) -> str | None:
     """Return the first of these values that rocm-smi tells of a card."""
     for name in names:
         value = card.get(name, "").strip()
-        if value not in _UNSAID:
+        if value not in _NO_VALUE:
             return value
     return None
 
 
-def _figure(said: str) -> float:
+def _figure(value: str) -> float:
     try:
-        return real(said)
+        return real(value)
     except ValueError:
-        raise Unparsed(f"no figure: {said[:40]!r}") from None
+        raise Unparsed(f"no figure: {value[:40]!r}") from None
 
 
 def amd_probe(name: str, snippet: str, parse: Callable[[str], T]) -> Probe[T]:

@@ -86,8 +86,8 @@ def _json_tests(root: Mapping[str, Any]) -> Iterator[DiagTest]:
                 # DCGM 3 has one flat result a GPU, DCGM 4 an entity each.
                 group = result.get("entity_group", "GPU")
                 number = result.get("entity_id", result.get("gpu_id", ""))
-                told = result.get("warnings", ())
-                details = [w if isinstance(w, dict) else {"warning": w} for w in told]
+                warnings = result.get("warnings", ())
+                details = [w if isinstance(w, dict) else {"warning": w} for w in warnings]
                 yield DiagTest(
                     category=str(category["category"]),
                     name=str(test["name"]),
@@ -112,15 +112,15 @@ def _read_table(text: str) -> Diag:
     category, version = "", None
     tests: list[DiagTest] = []
     rows = text[text.index("| Diagnostic") :].splitlines()[1:]
-    for name, said in _joined(rows):
-        if not said:
+    for name, value in _joined(rows):
+        if not value:
             category = name
         elif category == "Metadata":
-            version = said if name == "DCGM Version" else version
+            version = value if name == "DCGM Version" else version
         elif _REMARK.match(name) or not name:
-            tests[-1:] = [_told(test, name, said) for test in tests[-1:]]
+            tests[-1:] = [_with_message(test, name, value) for test in tests[-1:]]
         else:
-            result, _, entity = said.partition(" - ")  # of "All", or of "GPUs: 0, 3"
+            result, _, entity = value.partition(" - ")  # of "All", or of "GPUs: 0, 3"
             entity = "" if entity == "All" else entity
             result = _result(result)
             tests.append(DiagTest(category=category, name=name, result=result, entity=entity))
@@ -149,19 +149,19 @@ def _joined(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(text.split())
 
 
-def _told(test: DiagTest, name: str, said: str) -> DiagTest:
+def _with_message(test: DiagTest, name: str, value: str) -> DiagTest:
     """Return `test` with what a row below it adds: a reason, or the result of one GPU (DCGM 4)."""
     if not name:
-        single = _OF_ONE.fullmatch(said)
+        single = _OF_ONE.fullmatch(value)
         if single is not None and single[2] == "Fail" != test.result:  # whatever stands above it
             return replace(test, result="Fail", entity=single[1])
         if single is None or single[2] != test.result or test.result == "Pass":
             return test
         return replace(test, entity=f"{test.entity} {single[1]}".strip())
-    gpu = "" if said.startswith("GPU") else name.partition(":")[2]
-    reason = harmless(f"{gpu} {said}".strip())[:_LONGEST]
+    gpu = "" if value.startswith("GPU") else name.partition(":")[2]
+    reason = harmless(f"{gpu} {value}".strip())[:_LONGEST]
     # What differs by the number of the GPU only is said once.
-    if _GPU.sub("", reason) in {_GPU.sub("", told) for told in test.warnings}:
+    if _GPU.sub("", reason) in {_GPU.sub("", warning) for warning in test.warnings}:
         return test
     warnings = (*test.warnings, reason)
     return replace(
@@ -170,10 +170,10 @@ def _told(test: DiagTest, name: str, said: str) -> DiagTest:
 
 
 def _command(job: PreflightJob) -> str | None:
-    return nvidia(read_snippet("dcgm_diag"))(job) if asked(job) else None
+    return nvidia(read_snippet("dcgm_diag"))(job) if is_requested(job) else None
 
 
-def asked(job: PreflightJob) -> bool:
+def is_requested(job: PreflightJob) -> bool:
     """Return whether this job asks for a diagnosis."""
     return job.env.get(ASK) == "1"
 

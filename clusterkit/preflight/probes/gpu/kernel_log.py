@@ -99,14 +99,14 @@ def read_kernel_log(text: str) -> KernelLog:
         elif _XID_BEGINS.search(line):
             raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
         else:
-            said = line.partition("NVRM: ")[2]
+            message = line.partition("NVRM: ")[2]
             lost = next((code for words, code in _LOST.items() if words in line), None)
             if gone := _GONE.search(line):
-                said, lost = gone[1], FALLEN_OFF
-            bus = _bus(said) or named or "a GPU"
+                message, lost = gone[1], FALLEN_OFF
+            bus = _bus(message) or named or "a GPU"
             if lost is not None and (lost, bus) not in xids:
-                _count(xids, number, lost, bus, said or line, numbered=False)
-            named = _bus(said) if said.startswith(_NAMED) else named
+                _count(xids, number, lost, bus, message or line, numbered=False)
+            named = _bus(message) if message.startswith(_NAMED) else named
     return KernelLog(
         xids=tuple(xids.values()),
         sxids=tuple(sxids.values()),
@@ -126,11 +126,11 @@ def _count(
     number: int,
     code: int,
     bus: str,
-    said: str,
+    message: str,
     *,
     numbered: bool = True,
 ) -> None:
-    bus, detail = bus.lower(), said.lstrip(", ").strip()
+    bus, detail = bus.lower(), message.lstrip(", ").strip()
     before = into.get((code, bus))
     pid, cause = _PID.search(detail), _CAUSE.search(detail)
     continued = before is not None and _CONTINUED.match(detail)

@@ -168,8 +168,8 @@ def _parse(lines: Sequence[str], *, may_fail: bool = False) -> NcclTest:
     failed = tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line))))
     error = next((f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), None)
     if not rows and not (may_fail and (failed or error)):
-        said = first_line("\n".join(lines))
-        raise Unparsed(f"no table of nccl-tests: {said[:60]!r}")
+        shown = first_line("\n".join(lines))
+        raise Unparsed(f"no table of nccl-tests: {shown[:60]!r}")
     ranks = [rank for line in lines if (rank := _RANK.fullmatch(line)) is not None]
     average = next((found for line in lines if (found := _AVERAGE.fullmatch(line))), None)
     correct = _correct(lines, rows)
@@ -207,20 +207,23 @@ def _rows(lines: Sequence[str]) -> Iterator[Row]:
 
 def _row(line: str, words: Sequence[str], layout: _Layout) -> Row:
     width = _SIDE + layout.more
-    told = 3 + layout.redop + layout.root
+    in_place_at = 3 + layout.redop + layout.root
     # Before 2.13 some programs had a column for a reduction, and left it blank. With -S a date
     # and a time stand behind the row.
     blank = layout.redop and not "".join(words[3:4]).isalpha()
-    told -= blank
-    left, right = words[told : told + width], words[told + width : told + 2 * width]
-    if len(right) < width or len(words) - told - 2 * width not in {0, 2}:
+    in_place_at -= blank
+    left, right = (
+        words[in_place_at : in_place_at + width],
+        words[in_place_at + width : in_place_at + 2 * width],
+    )
+    if len(right) < width or len(words) - in_place_at - 2 * width not in {0, 2}:
         raise Unparsed(f"a row of {len(words)} cells: {line[:60]!r}")
     sides = [left[:_SIDE], right[:_SIDE]]
     if not all(_FIGURE.fullmatch(cell) for side in sides for cell in side[:3]):
         raise Unparsed(f"no figures: {line[:60]!r}")
     seen = [side[3] for side in sides if _FIGURE.fullmatch(side[3])]
     better = max(sides, key=lambda side: float(side[2]))
-    root = words[told - 1] if layout.root else "-1"
+    root = words[in_place_at - 1] if layout.root else "-1"
     return Row(
         size=int(words[0]),
         count=int(words[1]),
@@ -247,13 +250,13 @@ def _correct(lines: Sequence[str], rows: Sequence[Row]) -> bool | None:
     return None if unseen or not all(row.checked for row in rows if row.size) else True
 
 
-def asked(job: PreflightJob) -> bool:
+def is_requested(job: PreflightJob) -> bool:
     """Return whether this job asks for it."""
     return job.env.get(ASK) == "1"
 
 
 def _command(job: PreflightJob) -> str | None:
-    if not asked(job):
+    if not is_requested(job):
         return None
     exports = [f"export {name}={quote(value)}\n" for name, value in job.env.items()]
     return "".join(exports) + nvidia(read_snippet("nccl_tests"))(job)

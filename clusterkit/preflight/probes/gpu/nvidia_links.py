@@ -71,19 +71,19 @@ def split_gpus(text: str) -> Iterator[tuple[int, str, str]]:
         raise Unparsed(f"no GPU before {first_line(before)[:60]!r}")
     if not blocks:
         raise Unparsed("no GPU is listed")
-    for index, name, said in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
-        yield int(index), name, said
+    for index, name, part in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        yield int(index), name, part
 
 
 @lru_cache(maxsize=1 << 12)
 def _gpu_links(index: int, name: str, text: str) -> NvlinkGpu:
     """Read what stands below the line of one GPU; thousands of them say the same."""
-    lines = [said for line in text.splitlines() if (said := line.strip())]
+    lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
     if not lines:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):
-        said = " ".join(lines).lower()
-        state = next((state for words, state in MESSAGES if words in said), None)
+        message = " ".join(lines).lower()
+        state = next((state for words, state in MESSAGES if words in message), None)
         if state is not None:
             return NvlinkGpu(index=index, name=name, state=state)
     links = [_link(line) for line in lines]
@@ -151,21 +151,21 @@ def parse_errors(text: str) -> NvlinkErrorLog:
     up = _UP.fullmatch(head)
     if up is None:
         raise Unparsed(f"no time since boot: {first_line(head)[:60]!r}")
-    gpus = tuple(_gpu_errors(index, said) for index, _, said in split_gpus("\n".join(lines)))
+    gpus = tuple(_gpu_errors(index, part) for index, _, part in split_gpus("\n".join(lines)))
     return NvlinkErrorLog(hours=float(up[1]) / 3600, gpus=gpus)
 
 
 @lru_cache(maxsize=1 << 12)
 def _gpu_errors(index: int, text: str) -> NvlinkErrors:
     """Read what stands below the line of one GPU; thousands of them say the same."""
-    lines = [said for line in text.splitlines() if (said := line.strip())]
+    lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
     counted = _COUNTED.fullmatch(lines[-1]) if lines else None
     if counted is None:
         raise Unparsed("the number of counters is missing")
     body = lines[:-1]
     if not int(counted[1]):
-        said = " ".join(body).lower()
-        if body and not any(words in said for words, _ in MESSAGES):
+        message = " ".join(body).lower()
+        if body and not any(words in message for words, _ in MESSAGES):
             raise Unparsed(f"no counter: {first_line(body[0])[:60]!r}")
         return NvlinkErrors(index=index, links=None)
     errors: dict[int, int] = {}

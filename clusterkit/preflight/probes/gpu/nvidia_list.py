@@ -95,13 +95,13 @@ def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     for line in lines:
         if not line.strip():
             continue
-        said = _LINE.fullmatch(line.strip())
-        if said is None:
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
             if "no running processes" in line.lower():
                 continue
             raise Unparsed(f"no process: {first_line(line)[:60]!r}")
-        user = None if said[1] in {"-", "UNKNOWN"} else said[1]
-        process = GpuProcess(pid=whole(said[2]), user=user, name=said[4], memory=cell(said[3]))
+        user = None if match[1] in {"-", "UNKNOWN"} else match[1]
+        process = GpuProcess(pid=whole(match[2]), user=user, name=match[4], memory=cell(match[3]))
         found.setdefault(process.pid, process)
     return tuple(found.values())
 

@@ -126,9 +126,9 @@ def _reasons(block: dict[str, str]) -> dict[str, str]:
     for section in _REASON_SECTIONS:
         if section not in block:
             continue
-        said = {r: block[f"{section}/{r}"] for r in _REASONS if f"{section}/{r}" in block}
-        mask = sum(_REASONS[r] for r, value in said.items() if switch(cell(value)))
-        return {"clocks_event_reasons.active": f"{mask:#x}"} if said else {}
+        reasons = {r: block[f"{section}/{r}"] for r in _REASONS if f"{section}/{r}" in block}
+        mask = sum(_REASONS[r] for r, value in reasons.items() if switch(cell(value)))
+        return {"clocks_event_reasons.active": f"{mask:#x}"} if reasons else {}
     return {}
 
 

@@ -50,7 +50,7 @@ class GpusVitals:
     """One reading of the GPUs of a node, by index."""
 
     gpus: tuple[GpuVitals, ...]
-    trouble: str = ""
+    problem: str = ""
     """What the tool said of GPUs that it could not read, such as one that is lost."""
 
 
@@ -59,12 +59,12 @@ def _parse_nvidia(text: str) -> GpusVitals:
     lines = text.splitlines()
     lost = [line for line in lines if line.startswith(_LOST)]
     table = "\n".join(line for line in lines if not line.startswith(_LOST))
-    trouble = first_line(lost[0]) if lost else ""
+    problem = first_line(lost[0]) if lost else ""
     if lost and not table.strip():
-        return GpusVitals(gpus=(), trouble=trouble)
+        return GpusVitals(gpus=(), problem=problem)
     rows = read_gpu_table(table, needed={"index", "name"})
     return GpusVitals(
-        gpus=by_index(GpuVitals(**read_row(GpuVitals, row)) for row in rows), trouble=trouble
+        gpus=by_index(GpuVitals(**read_row(GpuVitals, row)) for row in rows), problem=problem
     )
 
 

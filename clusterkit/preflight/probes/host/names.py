@@ -36,7 +36,7 @@ class Names:
     """Addresses by name of a node of the job; empty: it does not resolve."""
 
 
-def asked(hosts: tuple[str, ...]) -> tuple[str, ...]:
+def names_to_resolve(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of `hosts` that every node looks up, the head first."""
     step = -(-len(hosts) // _MOST)
     return hosts[:: step or 1]
@@ -45,7 +45,7 @@ def asked(hosts: tuple[str, ...]) -> tuple[str, ...]:
 def _command(job: PreflightJob) -> str | None:
     if job.kind == "local":
         return None
-    return read_snippet("host_names", hosts=" ".join(map(quote, asked(job.hosts))))
+    return read_snippet("host_names", hosts=" ".join(map(quote, names_to_resolve(job.hosts))))
 
 
 def parse(text: str) -> Names:

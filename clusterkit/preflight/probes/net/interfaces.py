@@ -82,7 +82,7 @@ def parse_named(text: str) -> tuple[NamedInterface, ...]:
     """Read `interface|NAME|STATE` and `address|NAME|ADDRESS/LENGTH` lines."""
     states: dict[str, str] = {}
     addresses: dict[str, list[str]] = {}
-    asked = True
+    wanted = True
     for line in filter(None, text.split("\n")):
         match line.split("|"):
             case ["interface", name, state] if _NAME.fullmatch(name):
@@ -91,7 +91,7 @@ def parse_named(text: str) -> tuple[NamedInterface, ...]:
                 if not address.lower().startswith("fe80:"):
                     addresses.setdefault(name.partition("@")[0], []).append(address)
             case ["no ip"]:
-                asked = False
+                wanted = False
             case _:
                 raise Unparsed(f"line {line[:40]!r}")
     if not states:
@@ -100,7 +100,7 @@ def parse_named(text: str) -> tuple[NamedInterface, ...]:
         NamedInterface(
             name=name,
             up=state in _UP,
-            addresses=tuple(addresses.get(name, ())) if asked else None,
+            addresses=tuple(addresses.get(name, ())) if wanted else None,
         )
         for name, state in states.items()
     )

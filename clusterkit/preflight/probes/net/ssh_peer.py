@@ -19,7 +19,7 @@ class PeerLogin:
 
     peer: str
     exit_code: int
-    said: str
+    message: str
     """The last line of what ssh printed."""
 
 
@@ -41,7 +41,7 @@ def parse(text: str) -> PeerLogin:
     code = number_of(pairs, "code")
     if code > 255:
         raise Unparsed(f"exit code {code}")
-    return PeerLogin(peer=text_of(pairs, "peer"), exit_code=code, said=pairs.get("said", ""))
+    return PeerLogin(peer=text_of(pairs, "peer"), exit_code=code, message=pairs.get("said", ""))
 
 
 PROBE = Probe(name="ssh-peer", command=_command, parse=parse, timeout_s=12.0)
