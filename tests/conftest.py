@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers.desk import Desk
@@ -17,6 +18,11 @@ from tests.lab.layout import default_root
 
 pytest_plugins = ("tests.docker.fixtures", "tests.lab.fixtures")
 
+# Hypothesis: a busy machine must not fail what is right, and CI tries the same examples each time.
+_ANY_MACHINE = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow,)}
+settings.register_profile("ci", max_examples=100, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("developer", max_examples=50, **_ANY_MACHINE)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "developer")
 
 LABS = {
     "docker": re.compile(r"tests/docker/"),

@@ -29,9 +29,7 @@ from clusterkit.transport.sync.helper import Helper
 
 RUN_ID = "job-20261121-120000-abcdef"
 NAMES = ("n1", "n2", "n3")
-CALM = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+CALM = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TEXTS = st.one_of(
     st.text(max_size=20),

@@ -81,7 +81,7 @@ def examples(name: str) -> str:
     return OURS.get(name, "x=1\nend\n")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @pytest.mark.parametrize("name", sorted(ALL))
 @given(data=st.data())
 def test_no_answer_breaks_a_parser(name: str, data: st.DataObject) -> None:
@@ -96,7 +96,7 @@ def test_no_answer_breaks_a_parser(name: str, data: st.DataObject) -> None:
         json.dumps(files.plain(facts))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_reading_breaks_the_figures_of_top(data: st.DataObject) -> None:
     samples = []
@@ -157,7 +157,7 @@ HONEST = evaluate(bundle({}), CHECKS)
 HONEST_PAGE = _Page(page(bundle({}), HONEST))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_answer_breaks_a_check_nor_takes_what_others_said(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(OURS)), min_size=1, max_size=6, unique=True))
@@ -194,7 +194,7 @@ class Made:
         )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_node_breaks_the_traffic_between_all(data: st.DataObject) -> None:
     checks = [check for check in CHECKS if check.tier is Tier.NETWORK]
@@ -274,7 +274,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_bundle_is_an_exception(saved: Path, data: st.DataObject) -> None:
     manifest = saved / "manifest.json"

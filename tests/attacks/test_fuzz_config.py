@@ -47,9 +47,7 @@ BYTES = st.one_of(
     st.binary(max_size=200),
     st.text(alphabet="ab:[]{}&*!-|>'\"#%@`,?\n\t \x00\u2028<=~", max_size=200).map(str.encode),
 )
-FUZZ = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(content: bytes, how: Callable[[Path], Any], name: str = "clusterkit.yaml") -> None:

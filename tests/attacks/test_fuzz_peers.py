@@ -18,9 +18,7 @@ from clusterkit.core import peers
 from clusterkit.core.peers import PeerError, connect
 from tests.attacks.test_peers import Echo, member
 
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HELLO = f"{peers.PROTOCOL} 1 {'a' * 32}".encode()
 TEXTS = st.text(max_size=40)
 JSON = st.recursive(

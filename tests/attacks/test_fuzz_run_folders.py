@@ -126,7 +126,6 @@ def look(run: RunFolder, rules: Any) -> None:
 @pytest.mark.parametrize("kind", list(ClusterKind))
 @settings(
     max_examples=25,
-    deadline=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -170,7 +169,7 @@ def test_no_file_of_a_run_ends_a_verb_with_an_exception(
         assert trap.caught() == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(document=ANY, known=st.booleans())
 def test_a_result_has_bounds_or_is_none(document: Any, known: bool) -> None:
     whole = dataclasses.asdict(RESULT)

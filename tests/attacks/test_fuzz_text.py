@@ -104,7 +104,7 @@ def _texts(words: tuple[str, ...]) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize("line", _WORDS, ids=lambda line: line.split()[0])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_text_is_a_bug(cli: Cli, line: str, data: st.DataObject) -> None:
     text = data.draw(_texts(_WORDS[line]))
@@ -117,7 +117,7 @@ def test_no_text_is_a_bug(cli: Cli, line: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("line", _WORDS, ids=lambda line: line.split()[0])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(raw=st.binary(max_size=200))
 def test_no_bytes_are_a_bug(cli: Cli, line: str, raw: bytes) -> None:
     Path("FILE").write_bytes(raw)
@@ -126,7 +126,7 @@ def test_no_bytes_are_a_bug(cli: Cli, line: str, raw: bytes) -> None:
     assert "has a bug" not in err
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.sampled_from(

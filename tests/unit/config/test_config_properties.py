@@ -36,7 +36,7 @@ TEXTS = (
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(text=TEXTS)
 def test_no_text_raises_anything_but_user_errors(
     tmp_path_factory: pytest.TempPathFactory, text: str
@@ -54,7 +54,7 @@ def test_no_text_raises_anything_but_user_errors(
             assert str(error)  # noqa: PT017 - that it can be printed is the point
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(raw=st.binary(max_size=80))
 def test_no_bytes_raise_anything_but_user_errors(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes

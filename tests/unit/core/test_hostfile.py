@@ -27,10 +27,6 @@ from clusterkit.core.hosts.hostfile import (
 from clusterkit.core.model import Host
 from tests.helpers.paths import ROOT
 
-# A loaded machine must not fail what is right: no time limit on one example.
-settings.register_profile("clusterkit", deadline=None)
-settings.load_profile("clusterkit")
-
 ORACLES = json.loads((ROOT / "tests" / "oracles" / "hostfiles.json").read_text("utf-8"))
 FILTER = ORACLES["deepspeed_filter"]
 HOROVOD = ORACLES["horovod_ranks"]

@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold, fold_set, parse_tasks_per_node
 from tests.helpers.paths import TESTS
-
-# A loaded machine must not fail what is right: no time limit on one example.
-settings.register_profile("clusterkit", deadline=None)
-settings.load_profile("clusterkit")
 
 ORACLES = json.loads((TESTS / "oracles" / "hostlists.json").read_text("utf-8"))
 

@@ -89,7 +89,7 @@ def shell_order(hosts: Sequence[str], order: NodeOrder) -> list[str]:
     return done.stdout.split()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_slurm_job_orders_its_nodes_as_the_layout_does(data: st.DataObject) -> None:
     nodes = [f"n{k}" for k in range(12)]

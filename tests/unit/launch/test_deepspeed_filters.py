@@ -201,7 +201,7 @@ SPECS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(specs=SPECS, option=st.sampled_from(["include", "exclude"]))
 def test_the_nodes_filter_as_the_hostfile_verb_does(
     specs: list[tuple[str, list[str]]], option: str

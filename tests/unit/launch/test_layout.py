@@ -39,8 +39,8 @@ SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[5-8]
 SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-8] Switches=s[0-1]
 """
 
-few = settings(max_examples=50, deadline=None)
-fewer = settings(max_examples=20, deadline=None)
+few = settings(max_examples=50)
+fewer = settings(max_examples=20)
 
 sizes = st.integers(1, 4)
 orders = st.permutations(DIMENSIONS).map(tuple)

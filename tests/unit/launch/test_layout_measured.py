@@ -50,7 +50,7 @@ def groups(found: Fabric) -> list[tuple[str, ...]]:
 ODD, EVEN = expand("n[1,3,5,7]"), expand("n[2,4,6,8]")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10_000))
 def test_groups_are_found_in_noise(seed: int) -> None:
     dice = random.Random(seed)
@@ -59,7 +59,7 @@ def test_groups_are_found_in_noise(seed: int) -> None:
     assert groups(found) == [ODD, EVEN]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10_000), st.integers(2, 12))
 def test_an_even_network_is_one_group(seed: int, count: int) -> None:
     dice = random.Random(seed)

@@ -63,7 +63,7 @@ def test_a_wrong_template_is_named_with_its_line(
     assert words in str(caught.value)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXT)
 def test_bash_reads_back_every_word(value: str) -> None:
     script = f"printf %s {shell.quote(value)}"
@@ -71,7 +71,7 @@ def test_bash_reads_back_every_word(value: str) -> None:
     assert done.stdout == value.encode()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(TEXT, TEXT)
 def test_references_are_expanded_and_the_rest_is_not(before: str, after: str) -> None:
     word = (before, Ref("CK_PORT"), after)

@@ -216,7 +216,7 @@ def test_whoever_looked_at_the_results_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", [A100, WRONG, "nccl_ag_a3mega.txt"])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mangled_recordings_are_refused_or_sound(name: str, data: st.DataObject) -> None:
     text = data.draw(mangled(recording(name)))

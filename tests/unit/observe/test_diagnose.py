@@ -457,9 +457,7 @@ ANSI = st.sampled_from([b"", b"\x1b[0m", b"\x1b[1;31m", b"\x1b]0;title\x07", b"\
 
 
 @given(data=st.data())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_noise_order_colours_and_a_torn_end_never_change_the_cause(say, data) -> None:
     lines = [line.encode() for line in STORY]
     lines += data.draw(st.lists(NOISE, max_size=12))
@@ -476,9 +474,7 @@ def test_noise_order_colours_and_a_torn_end_never_change_the_cause(say, data) ->
 
 
 @given(log=st.binary(max_size=2000))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_noise_alone_has_no_cause(say, log: bytes) -> None:
     assert say(log).cause is None
 

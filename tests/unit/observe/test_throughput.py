@@ -21,7 +21,7 @@ MEGATRON = (
     "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 180.2 | "
     "learning rate: 1.5E-04 | global batch size:   128 | lm loss: 9.1E+00 |"
 )
-MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 TITAN = "step: 10  loss:  4.1  memory: 1.2GiB(3%)  tps: 1,234  mfu: 1.3%"
 LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s, v_num=0, loss=1.2]"
 

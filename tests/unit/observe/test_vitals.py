@@ -76,7 +76,7 @@ ROCM = (
     '"Max Graphics Package Power (W)": "750.0", "Card Series": "AMD Instinct MI300X"},\n'
     '"card0": {"GPU use (%)": "0", "VRAM Total Memory (B)": "N/A"}}\n'
 )
-MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=80, suppress_health_check=list(HealthCheck))
 
 
 def reading(text: str = READING) -> HostVitals:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.core.data import data_dir
@@ -41,7 +41,6 @@ def program(name: str) -> ModuleType:
 netnode = program("netnode")
 
 
-@settings(deadline=None)
 @given(st.integers(2, 80))
 def test_all_pairs_meet_once_in_disjoint_rounds(count: int) -> None:
     rounds = list(netnode.circle(count, count))
@@ -53,7 +52,6 @@ def test_all_pairs_meet_once_in_disjoint_rounds(count: int) -> None:
         assert len(nodes) == len(set(nodes)) == count - count % 2
 
 
-@settings(deadline=None)
 @given(st.integers(2, 100), st.integers(1, 63))
 def test_sampled_rounds_give_every_node_about_as_many_partners(count: int, most: int) -> None:
     rounds = list(netnode.circle(count, most))

@@ -103,7 +103,7 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
 }
 """Parsers beside those of the probes."""
 
-_MANY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+_MANY = settings(max_examples=50, suppress_health_check=list(HealthCheck))
 
 
 def test_no_probe_is_left_out() -> None:

@@ -113,7 +113,7 @@ def test_ranks_by_the_whole_address_of_their_gpu() -> None:
 
 
 @pytest.mark.parametrize("name", [run[0] for run in RUNS])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mangled_recordings_are_unparsed_or_sound(name: str, data: st.DataObject) -> None:
     text = data.draw(mangled(recording(name)))
