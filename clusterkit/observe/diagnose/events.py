@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.observe.diagnose.evidence import (
+    good_after,
     lines_after,
     lines_around,
     next_run,
@@ -24,11 +25,13 @@ from clusterkit.observe.diagnose.evidence import (
 )
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import time_of
-from clusterkit.observe.diagnose.order import GENERIC, Event, handled_by_all
+from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import Compare, Role, Rule
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
+_MOST_AFTER = 8
+"""Good lines after an error of which nobody says that it ended the job."""
 _MOST_FOLLOWED = 64
 """Finds of one file of which it is looked whether the training went on after them."""
 
@@ -70,7 +73,7 @@ def events_of(
         for hit in scanned.hits:
             holding = (rules[name] for name in hit.rules if comparison.holds(name, hit))
             rule, near = next(_in_place(holding, hit), (None, {}))
-            if rule is None or (source.scheduler and rule.priority <= GENERIC):
+            if rule is None or (source.scheduler and rule.generic):
                 continue
             if _taken_back(rule, hit, scanned.size):
                 continue
@@ -97,6 +100,8 @@ def events_of(
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
+    if all(event.rule.closing or event.handled for event in events):  # none tells of a failure
+        events = [event for event in events if not event.rule.closing or _ends(event)]
     return _without_side_steps(handled_by_all(events))
 
 
@@ -108,6 +113,11 @@ def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
     if any(not e.handled and e.rule.role is not Role.CONSEQUENCE for e in events):
         return tuple(events)
     return tuple(replace(e, handled=e.handled or side_step(e.hit)) for e in events)
+
+
+def _ends(event: Event) -> bool:
+    """Tell whether hardly anything stands after an error that no rule knows."""
+    return event.rule.priority > BARE and good_after(event.hit) <= _MOST_AFTER
 
 
 class _Endings:

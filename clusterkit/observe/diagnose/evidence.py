@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice, takewhile
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from clusterkit.observe.diagnose.hits import Hit
 from clusterkit.observe.diagnose.lines import (
+    CHAINS,
+    TRACEBACK,
     Line,
     ended_thread,
     of_thread,
@@ -28,6 +30,9 @@ _AROUND = 120
 exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
+_FRAME_AT = re.compile(r'  File "([^"]{1,400})", line (\d{1,7})')
+_LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|^/usr/lib")
+_LONGEST_TOLD = 240
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
@@ -103,6 +108,43 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
     return tuple(islice((line for line in inside if line.startswith('  File "')), 1))
 
 
+def of_traceback(hit: Hit) -> Mapping[str, str]:
+    """Return what the traceback of an exception tells of it, as fields for the texts of a rule.
+
+    `place` is the innermost line of code that is of no library, `message` the code that raised an
+    exception that says nothing, and `then` the last of the exceptions that it led to.
+    """
+    inside = takewhile(lambda line: line.startswith("  "), reversed(lines_before(hit, _AROUND)))
+    frames: list[tuple[str, str]] = []
+    code = ""
+    for line in inside:
+        if (frame := _FRAME_AT.match(line)) is None:
+            code = line.strip(" ^~") or code
+            continue
+        frames.append((f"{frame[1]}:{frame[2]}", code))
+        code = ""
+    own = next((place for place, _ in frames if not _LIBRARY.search(place)), "")
+    place = own or (frames[0][0] if frames else "")
+    then = _led_to(lines_after(hit, _AROUND))
+    return {
+        "place": f"(at {place})" if place else "",
+        "message": frames[0][1] if frames else "",
+        "then": f"; that led to {then}" if then else "",
+    }
+
+
+def _led_to(after: Iterable[str]) -> str:
+    last, chained = "", False
+    for line in after:
+        if line.startswith(CHAINS):
+            chained = True
+        elif line.startswith(TRACEBACK) and not chained:
+            break
+        elif chained and not line.startswith((" ", TRACEBACK)):
+            last, chained = line[:_LONGEST_TOLD], False
+    return last
+
+
 def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines after the hit's; of the same rank where its line names one."""
     return tuple(line.text for line in _after(hit, count, rank=hit.rank))
@@ -112,13 +154,13 @@ def _before(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
     begin = max(0, hit.offset - WINDOW)
     part = read_part(hit.file, hit.excerpts, begin, hit.offset - begin)
     raw = part.replace(b"\r", b"\n").split(b"\n")
-    lines = _lines_of(reversed(raw[1:-1] if begin else raw[:-1]), rank)
+    lines = _lines_of(reversed(raw[1:-1] if begin else raw[:-1]), rank, hit.learnt)
     return tuple(reversed(list(islice(lines, count))))
 
 
 def _after(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
     raw = read_part(hit.file, hit.excerpts, hit.offset, WINDOW).replace(b"\r", b"\n").split(b"\n")
-    return tuple(islice(_lines_of(iter(raw[1:]), rank), count))
+    return tuple(islice(_lines_of(iter(raw[1:]), rank, hit.learnt), count))
 
 
 def went_on(hit: Hit, size: int) -> bool:
@@ -176,6 +218,12 @@ def side_step(hit: Hit) -> bool:
     return sum(1 for _ in islice(good, _MANY)) == _MANY
 
 
+def good_after(hit: Hit) -> int:
+    """Return how many lines after a hit belong to no failure."""
+    after = _after(replace(hit, offset=hit.last), WINDOW, rank=None)
+    return sum(not _BAD.search(line.text) for line in after)
+
+
 def steps_after(hit: Hit) -> Mapping[int | None, int]:
     """Return how many steps each rank took after the last line like the hit's; None: anybody."""
     steps: dict[int | None, set[str]] = {None: set()}
@@ -224,7 +272,9 @@ def nodes_named(path: Path) -> frozenset[str]:
     return frozenset(node for line in lines if (node := read_line(line[:200]).node) is not None)
 
 
-def _lines_of(raw: Iterator[bytes], rank: int | None) -> Iterator[Line]:
-    for line in map(read_line, raw):
+def _lines_of(
+    raw: Iterator[bytes], rank: int | None, learnt: re.Pattern[str] | None
+) -> Iterator[Line]:
+    for line in (read_line(one, learnt) for one in raw):
         if line.text and (rank is None or line.rank == rank):
             yield line

@@ -8,13 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterkit.observe.diagnose.lines import IGNORED, Line, ignored, rank_in, read_line
+from clusterkit.observe.diagnose.lines import (
+    IGNORED,
+    TRACEBACK,
+    Learnt,
+    Line,
+    ignored,
+    rank_in,
+    read_line,
+)
 from clusterkit.observe.diagnose.open_log import Excerpts
 from clusterkit.observe.diagnose.rules import Compare, Rule
 
 _MOST_HITS = 4096
 """Different finds that are kept of one file; what repeats itself is one."""
 _MOST_FORMS = 1 << 14
+_MOST_MESSAGES = 16
+"""Exceptions of one rule in a file that are told apart."""
+_LONGEST_MESSAGE = 120
+_NUMBERS = re.compile(r"[0-9.]+")
+_MOST_CLOSING = 64
+_CLOSING = 60
+"""Lines at the end of a file among which an error that no rule knows may be what ended it."""
 _MOST_ENDINGS = 64
 _LONGEST_FORM = 512
 _TRACEBACK = 1 << 14
@@ -26,7 +41,7 @@ RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+
 """The line that the worker writes before what a later attempt prints."""
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
-MARKS = ("--- clusterkit: restart ", ROOT)
+MARKS = ("--- clusterkit: restart ", ROOT, TRACEBACK)
 STARTS = (
     "nohup: ignoring input",
     "Setting OMP_NUM_THREADS environment variable for each process",
@@ -87,6 +102,8 @@ class Hit:
     count: int = 1
     last: int = 0
     """Bytes before the last line like it."""
+    learnt: re.Pattern[str] | None = None
+    """What stands before its text, where only the log itself tells."""
     excerpts: Excerpts | None = None
     """What stands around it, where it cannot be read again from the file."""
 
@@ -151,6 +168,9 @@ class Finds:
         self._of_rules: dict[tuple[Rule | None, ...], Tally] = {}
         self._hits: dict[tuple[object, ...], Hit] = {}
         self._sequences: dict[tuple[object, ...], _Sequence] = {}
+        self._closing: deque[Hit] = deque(maxlen=_MOST_CLOSING)
+        self.learnt = Learnt()
+        self._messages: dict[Rule, set[str]] = {}
         self._roots: list[int] = []
         self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
         self._starts: set[str] = set()
@@ -158,10 +178,11 @@ class Finds:
 
     def scanned(self) -> Scanned:
         """Return what there is, at the end of the file."""
+        closing = [hit for hit in self._closing if self.lines - hit.line <= _CLOSING]
         return Scanned(
             file=self.path,
             size=self.size,
-            hits=tuple(self._hits.values()),
+            hits=(*self._hits.values(), *closing),
             roots=tuple(self._roots),
             endings=tuple(self._endings),
         )
@@ -182,10 +203,13 @@ class Finds:
 
     def mark(self, text: str, offset: int) -> None:
         """Take note of where an attempt begins, or of what torchrun tells."""
-        if text.startswith(ROOT):
+        if TRACEBACK in text:
+            self.learnt.learn(text)
+        elif text.startswith(ROOT):
             self._roots = [*self._roots[-7:], offset]
         elif RESTART.match(text) or self._appended(text):
             self._hits.clear()
+            self._closing.clear()
             self._sequences.clear()
             self._roots.clear()
             self._endings.clear()
@@ -205,7 +229,7 @@ class Finds:
         self._starts.add(start)
         return again and any(_REPORTS.intersection(hit.rules) for hit in self._hits.values())
 
-    def ignores(self, line: Line, offset: int) -> bool:
+    def ignores(self, line: Line, offset: int, learnt: re.Pattern[str] | None) -> bool:
         """Tell whether a line ends a traceback of which Python says that it ends nothing else."""
         before = self._between(offset - _TRACEBACK, offset)
         if not any(words in before for words in IGNORED):
@@ -213,13 +237,18 @@ class Finds:
         if self._ignored >= _MOST_IGNORED:
             return True
         place = (line.node, line.rank)
-        lines = map(read_line, reversed(before.replace(b"\r", b"\n").split(b"\n")))
+        raw = reversed(before.replace(b"\r", b"\n").split(b"\n"))
+        lines = (read_line(one, learnt) for one in raw)
         found = ignored(line.text, (one.text for one in lines if (one.node, one.rank) == place))
         self._ignored += found
         return found
 
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
+        if all(rule.closing for rule in rules):
+            self._closing.append(hit)
+            return hit
+        rules = [rule for rule in rules if not rule.closing]
         match = rules[0].match(hit.text)
         groups = match.groupdict() if match else {}
         hit.node = groups.get("node") or hit.node
@@ -232,6 +261,8 @@ class Finds:
         if not ongoing:
             return None
         hit.rules = tuple(rule.id for rule in ongoing)
+        if rules[0].generic and hit.value is None:
+            hit.value = self._said(rules[0], hit.text)
         key = (hit.rules, hit.node, hit.rank, hit.value)
         if key not in self._hits and len(self._hits) >= _MOST_HITS:
             key = (hit.rules, None, None, None)
@@ -240,6 +271,14 @@ class Finds:
             kept.count += 1
             kept.last = hit.last
         return kept
+
+    def _said(self, rule: Rule, text: str) -> tuple[str, str, str]:
+        """Return what tells exceptions apart: one that was caught is not the one that ended all."""
+        messages = self._messages.setdefault(rule, set())
+        message = _NUMBERS.sub("", text)[:_LONGEST_MESSAGE]
+        if len(messages) < _MOST_MESSAGES:
+            messages.add(message)
+        return (message if message in messages else "", "", "")
 
     def _compared(self, hit: Hit, rules: Sequence[Rule]) -> None:
         for rule in rules:

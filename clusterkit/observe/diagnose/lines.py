@@ -6,6 +6,7 @@ it is read. Times are local and of the clock that printed them, in seconds since
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from clusterkit.core.text.escapes import ESCAPES
 LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
 
+TRACEBACK = "Traceback (most recent call last):"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]+")
 _TRACE = (
     r"(?=\[[Rr]ank:? ?\d|Traceback \(most|  File \"|    |"
@@ -37,7 +39,8 @@ _PREFIXES = tuple(
         rf"(?:[\w.-]{{1,62}}/\d{{1,6}} |\[?std(?:out|err)\]?:? ){_TRACE}",  # torchx, Dask
         rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
         rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
-        r"(?:slurmstepd-)?(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh, Slurm
+        rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,80}}\] ?{_TRACE}",  # tqdm
+        r"(?!slurmstepd-)(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh
     )
 )
 _NO_NODE = re.compile(
@@ -46,6 +49,13 @@ _NO_NODE = re.compile(
 )
 """Words that stand before a colon as well; a node's name in front of a line ends in a number."""
 _MOST_PREFIXES = 4
+_STEPD = re.compile(r"slurmstepd-(?P<node>[A-Za-z][\w.-]{0,62}): ")
+_JSON = re.compile(
+    r"\{(?:\"log\": ?\"(?P<log>(?:[^\"\\]|\\.)*+)\", ?\"stream\":"
+    r"|(?>.{0,400}?\"(?:message|msg)\":) ?\"(?P<message>(?:[^\"\\]|\\.)*+)\")"
+)
+"""A line that Docker's json-file, or a logger that writes JSON, has put into an object."""
+_SEVERE = re.compile(r"\"(?:level|level_?name|severity)\": ?\"(?i:error|critical|fatal)\"")
 _BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
 _NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
 _FEWEST_STEPS = 3
@@ -98,9 +108,34 @@ def rank_in(text: str) -> int | None:
     return int(text) if _RANK.fullmatch(text) else None
 
 
-def read_line(raw: bytes) -> Line:
+_MOST_LEARNT = 8
+_LONGEST_LEARNT = 100
+_HARMLESS = re.compile(r"(?i)warn|debug|retry|ignor")
+
+
+class Learnt:
+    """What else stands before the lines of a log, as it does before the head of a traceback."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, None] = {}
+        self.pattern: re.Pattern[str] | None = None
+
+    def learn(self, text: str) -> None:
+        """Take what is before a traceback's head for a prefix; its numbers differ by line."""
+        prefix = re.split(r"\[[Rr]ank:? ?\d|Traceback \(", text, maxsplit=1)[0]
+        shape = re.sub(r"[0-9]+", "[0-9]++", re.escape(prefix))
+        if not 0 < len(prefix) <= _LONGEST_LEARNT or _HARMLESS.search(prefix):
+            return
+        if len(self._shapes) < _MOST_LEARNT and shape not in self._shapes:
+            self._shapes[shape] = None
+            self.pattern = re.compile("|".join(sorted(self._shapes, reverse=True)))
+
+
+def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
     """Return what a line says, and of whom its prefixes say it is."""
     text = clean(raw)
+    if text.startswith("{"):
+        text = _of_object(text)
     node: str | None = None
     rank: int | None = None
     bare = False
@@ -109,6 +144,8 @@ def read_line(raw: bytes) -> Line:
         if not stamp and (time := _STAMP.match(text)) is not None:
             stamp, text = time[0].strip(), text[time.end() :]
         match = next((m for prefix in _PREFIXES if (m := prefix.match(text))), None)
+        if match is None and learnt is not None and (match := learnt.match(text)) is not None:
+            learnt = None
         groups = match.groupdict() if match is not None else {}
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
             break
@@ -116,13 +153,33 @@ def read_line(raw: bytes) -> Line:
         if groups.get("rank"):
             rank, bare = int(groups["rank"]), _BARE.match(match[0]) is not None
         text = text[match.end() :]
+    if (daemon := _STEPD.match(text)) is not None:
+        node, text = daemon["node"], "slurmstepd: " + text[daemon.end() :]
     if text.startswith("slurmstepd: "):
         rank = None  # of the node, in whichever task's output srun put it
+    node, rank = _named_inside(text, node, rank)
+    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp)
+
+
+def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:
+    """Return the node and the rank that a line without its prefixes names itself."""
     if (inside := _NCCL.search(text, 0, _STAMP_WITHIN)) is not None:
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])
-    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp)
+    return node, rank
+
+
+def _of_object(text: str) -> str:
+    match = _JSON.match(text)
+    if match is None or (match["log"] is None and not _SEVERE.search(text)):
+        return text
+    try:
+        said = str(json.loads(f'"{match["log"] or match["message"] or ""}"', strict=False))
+    except ValueError:
+        return text
+    lines = [_CONTROL.sub(" ", line) for line in said.splitlines()] or [""]
+    return lines[-1 if TRACEBACK in said else 0].rstrip()
 
 
 def counts_steps(head: bytes) -> bool:
@@ -226,8 +283,7 @@ _LOST = re.compile(
     r"|FileNotFoundError: \[Errno 2\] No such file or directory$"
 )
 """The process at the other end of a pipe or a socket of this machine is no more."""
-_TRACEBACK = "Traceback (most recent call last):"
-_CHAINS = ("During handling of the above exception,", "The above exception was the direct cause")
+CHAINS = ("During handling of the above exception,", "The above exception was the direct cause")
 
 
 def ignored(exception: str, before: Iterable[str]) -> bool:
@@ -248,9 +304,9 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
                 return True
         elif (lost and _SHARER in line) or line.endswith(_FINALIZERS):
             return True
-        elif line.startswith(_CHAINS):
+        elif line.startswith(CHAINS):
             chained = True
-        elif line and not line.startswith((" ", "\t", _TRACEBACK)):
+        elif line and not line.startswith((" ", "\t", TRACEBACK)):
             if line != exception and not chained:
                 return False
             heads += not chained
@@ -266,6 +322,6 @@ def of_thread(line: str) -> bool:
 def ended_thread(after: Iterable[str]) -> bool:
     """Tell whether what stands below such a line ends with an exception, of no lost connection."""
     for line in after:
-        if not line.startswith((" ", "\t", _TRACEBACK)) and not of_thread(line):
+        if not line.startswith((" ", "\t", TRACEBACK)) and not of_thread(line):
             return _LOST.match(line) is None
     return False

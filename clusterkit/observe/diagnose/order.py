@@ -16,8 +16,6 @@ from clusterkit.observe.diagnose.rules import Role, Rule
 MOMENT_S = 5.0
 """Clocks of nodes differ, and ranks that lose one of them fail within moments: finds that are no
 further apart are at the same moment, and the more precise one is taken."""
-GENERIC = 20
-"""Rules up to this priority say no more than that a rank has failed."""
 BARE = 5
 """Rules up to this priority know no word of it, but the code that a process ended with."""
 
@@ -41,7 +39,7 @@ class Event:
     @property
     def generic(self) -> bool:
         """Whether it says no more than that a rank has failed."""
-        return self.rule.priority <= GENERIC
+        return self.rule.generic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ _WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
 _FIELD = re.compile(r"\{(\w+)\}")
 _HARMLESS_XIDS = "{harmless-xids}"
 """In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
+GENERIC = 20
+"""Rules up to this priority say no more than that a rank has failed."""
 LEAST_NEED = 5
 """Characters of a prefilter text: shorter ones stand in too many lines to be of use."""
 
@@ -114,6 +116,8 @@ class Rule:
     """Whether processes print it also as they are ended, or as they leave after all went well."""
     parting: bool = False
     """Whether it is how a process ended that may have failed of what it printed just before."""
+    closing: bool = False
+    """Whether it counts only among the last lines of a log, where no other rule knows the line."""
 
     @model_validator(mode="after")
     def _known_groups(self) -> Rule:
@@ -131,21 +135,32 @@ class Rule:
         return self
 
     @property
+    def generic(self) -> bool:
+        """Whether it says no more than that a rank has failed."""
+        return self.priority <= GENERIC
+
+    @property
     def general_title(self) -> str:
         """The title of any such failure: groups are words in capitals."""
         return _FIELD.sub(lambda name: name[1].upper(), self.title)
 
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
+        found = self._search(text)
+        return None if found is None or self._harmless(text) else found
+
+    def excuses(self, text: str) -> bool:
+        """Tell whether it is one of the lines that this rule knows as harmless."""
+        return bool(self.unless) and self._search(text) is not None and self._harmless(text)
+
+    def _search(self, text: str) -> re.Match[str] | None:
         for need in self.needs:
             if need in text:
-                break
-        else:
-            return None
-        found = next((match for p in self.patterns if (match := p.search(text))), None)
-        if found is None or _WARNED.search(text) or any(p.search(text) for p in self.unless):
-            return None
-        return found
+                return next((match for p in self.patterns if (match := p.search(text))), None)
+        return None
+
+    def _harmless(self, text: str) -> bool:
+        return bool(_WARNED.search(text)) or any(p.search(text) for p in self.unless)
 
     def reset_by(self, text: str) -> bool:
         """Tell whether a clean line between two that match says that what they tell had passed."""
@@ -161,8 +176,9 @@ class Rule:
 
 
 _RULE = TypeAdapter(Rule)
-ENGINE_FIELDS = frozenset({"node", "rank", "job", "values"})
-"""Fields that the engine knows itself; `values`: what differs, of `compare: differs`."""
+ENGINE_FIELDS = frozenset({"node", "rank", "job", "values", "place", "then"})
+"""Fields that the engine knows itself; `values`: what differs, of `compare: differs`; of rules up
+to GENERIC, `place`: where in the script it was raised, and `then`: which exception that led to."""
 
 
 def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:

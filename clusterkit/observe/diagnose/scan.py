@@ -116,11 +116,16 @@ class Scanner:
             finds.mark(line.text, offset)
             if line.text.startswith(MARKS):
                 return
-        rules = [rule for rule in seen.rules if rule is not None and rule.match(line.text)]
-        if rules and finds.ignores(line, offset):
+        wanted = [rule for rule in seen.rules if rule is not None]
+        rules = _matching(wanted, line.text)
+        learnt = finds.learnt.pattern if all(rule.closing for rule in rules) else None
+        if learnt is not None:
+            bare = read_line(raw, learnt)
+            found = _matching(wanted, bare.text)
+            line, rules, learnt = (bare, found, learnt) if found else (line, rules, None)
+        if rules and finds.ignores(line, offset, learnt):
             alike.ignored += 1
             return
-        rules.sort(key=lambda rule: (-rule.priority, rule.id))
         hit = None
         if rules:
             hit = Hit(
@@ -133,12 +138,22 @@ class Scanner:
                 stamp=line.stamp,
                 node=line.node,
                 rank=finds.rank_of(line),
+                learnt=learnt,
             )
             hit = finds.add(hit, rules)
         for tally in (alike, of_rules):
             tally.read += 1
             tally.found += bool(rules)
             tally.last = hit or tally.last
+
+
+def _matching(wanted: Sequence[Rule], text: str) -> list[Rule]:
+    """Return the rules that a line matches, the most precise first."""
+    rules = [rule for rule in wanted if rule.match(text)]
+    rules.sort(key=lambda rule: (-rule.priority, rule.id))
+    if rules and rules[0].closing and any(rule.excuses(text) for rule in wanted):
+        return []
+    return rules
 
 
 def _plain(flat: bytes) -> bytes:

@@ -10,7 +10,13 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.text.listing import some_of
 from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
-from clusterkit.observe.diagnose.evidence import Root, lines_after, lines_before, root_at
+from clusterkit.observe.diagnose.evidence import (
+    Root,
+    lines_after,
+    lines_before,
+    of_traceback,
+    root_at,
+)
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
@@ -19,6 +25,8 @@ from clusterkit.observe.diagnose.scan import scan_all
 _SIGTERM = -15
 _FILE = '  File "'
 _MOST_NAMED = 8
+_LAST_WORDS = 5
+"""Lines before the report of a launcher, of a failure of which no rule knows a line."""
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -181,11 +189,13 @@ def _when(event: Event) -> tuple[float, str, int]:
 
 def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     rule, hit = event.rule, event.hit
+    of_launcher = rule.role is Role.CONSEQUENCE
     same = [other for other in events if other.rule is rule]
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",
         "rank": "" if event.rank is None else str(event.rank),
+        **(of_traceback(hit) if rule.generic and hit.line else {}),
         **event.groups,
     }
     return Finding(
@@ -205,7 +215,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             file=hit.file,
             line=hit.line,
             text=hit.text,
-            before=_before(hit, rule.before) if hit.line else (),
+            before=_before(hit, max(rule.before, _LAST_WORDS * of_launcher)) if hit.line else (),
             after=lines_after(hit, rule.after) if hit.line and rule.after else (),
         ),
     )

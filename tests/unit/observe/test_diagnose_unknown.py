@@ -1,0 +1,135 @@
+"""What is told of failures that no rule knows: the first exception or error, and its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
+
+Say = Callable[[str], Diagnosis]
+REPORT = "srun: error: n1: task 0: Exited with exit code 1"
+STEPS = "".join(f"step {n}/100 loss 2.{n}\n" for n in range(20))
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/opt/x/train.py", line 7, in step',
+    "    run()",
+    "ValueError: the batch is empty",
+)
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> Say:
+    def said(log: str) -> Diagnosis:
+        path = tmp_path / "x.log"
+        path.write_text(log if log.endswith("\n") else log + "\n")
+        return diagnose(own_rules(), [Source(path=path)])
+
+    return said
+
+
+def told(found: Diagnosis) -> str:
+    assert found.cause is not None
+    return f"{found.cause.title}: {found.cause.says}"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        *("Worker 0: ", "gpu-12 ", "[INFO] ", "0: [rank3]: ", "train-0 0 ", "10.0.0.2: ", "| "),
+        *("[NeMo E 2026-11-22 07:39:42 exp_manager:423] ", "(TrainActor pid=950, ip=10.0.0.2) "),
+        *("ERROR:root:", "[2026-11-22 10:00:00,123] [ERROR] ", "E1122 10:00:00.000000 1234 "),
+        *("2026-11-22T16:40:02.222-07:00 | ", "  | 2026-11-22T16:40:02.222-07:00 | ", "      "),
+        *("\x1b[36mray::step()\x1b[0m ", "3%|# | 3/99 [00:01<00:09, 1.2it/s]\r[rank0]: "),
+    ],
+)
+def test_what_stands_before_each_line_of_a_traceback_hides_nothing(say: Say, prefix: str) -> None:
+    words = told(say("".join(f"{prefix}{line}\n" for line in TRACEBACK)))
+    assert "ValueError: the batch is empty (at /opt/x/train.py:7)" in words
+
+
+def test_a_warning_before_each_line_is_no_prefix(say: Say) -> None:
+    log = "".join(f"WARNING:root:{line}\n" for line in TRACEBACK)
+    assert say(log).cause is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"log":"ValueError: the batch is empty\\n","stream":"stderr","time":"14:05Z"}',
+        '{"levelname": "ERROR", "name": "root", "message": "ValueError: the batch is empty"}',
+        "Epoch 1:  12%|#8  | 12/100 [00:10<01:10,  1.25it/s]ValueError: the batch is empty",
+    ],
+)
+def test_an_exception_is_found_inside_of_a_line(say: Say, line: str) -> None:
+    assert "ValueError: the batch is empty" in told(say(line))
+
+
+def test_what_a_logger_tells_as_a_warning_is_none(say: Say) -> None:
+    assert say('{"level": "warning", "message": "ValueError: row skipped"}').cause is None
+
+
+def test_an_assertion_without_words_is_told_by_its_code(say: Say) -> None:
+    log = "\n".join(
+        (*TRACEBACK[:2], "    assert world % tp == 0", "           ^^^^^", "AssertionError")
+    )
+    assert "AssertionError: assert world % tp == 0 (at /opt/x/train.py:7)" in told(say(log))
+
+
+def test_the_place_is_the_innermost_of_no_library(say: Say) -> None:
+    library = '  File "/env/lib/python3.11/site-packages/x/y.py", line 3, in z\n    z()\n'
+    log = "\n".join(TRACEBACK[:3]) + "\n" + library + TRACEBACK[3]
+    assert "(at /opt/x/train.py:7)" in told(say(log))
+
+
+def test_an_exception_is_told_with_what_it_led_to(say: Say) -> None:
+    chain = "During handling of the above exception, another exception occurred:"
+    second = (*TRACEBACK[:3], "RuntimeError: could not build it")
+    words = told(say("\n".join((*TRACEBACK[:3], "KeyError: 'hidden'", "", chain, "", *second))))
+    assert "KeyError: 'hidden' (at /opt/x/train.py:7); that led to RuntimeError: could not" in words
+
+
+def test_an_exception_that_was_caught_is_not_the_later_one(say: Say) -> None:
+    caught = "\n".join((*TRACEBACK[:3], "ValueError: not uploaded, never mind"))
+    assert "the batch is empty" in told(say(f"{STEPS}{caught}\n{STEPS}" + "\n".join(TRACEBACK)))
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (f"{STEPS}[main.py:99] [ERROR] no shard is left", "no shard is left"),
+        (f"CRITICAL:root:no shard is left\n{REPORT}", "no shard is left"),
+        ("usage: train.py [-h]\ntrain.py: error: ambiguous option: --l", "ambiguous option: --l"),
+        ("run.sh: line 5: MASTER_ADDR: unbound variable", "MASTER_ADDR: unbound variable"),
+        ("panic: runtime error: index out of range [3]\n\ngoroutine 1:", "index out of range"),
+        ("thread 'main' panicked at src/x.rs:42:9:\nindex out of bounds", "src/x.rs:42:9"),
+        (f"the vocabulary could not be read\n{REPORT}", "the vocabulary could not be read"),
+        ("terminate called after throwing an instance of 'E'\n  what():  no shard", "no shard"),
+        ("F1122 13:59:12.6 7 x.cc:9] Non-OK-status: s\nStatus: INTERNAL: no kernel", "no kernel"),
+    ],
+)
+def test_the_last_error_is_told_where_no_rule_knows_one(say: Say, log: str, words: str) -> None:
+    assert words in told(say(log))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"ERROR: the cache was not found\n{STEPS}",
+        "[1] PMIX ERROR in file x.c at line 1\n" + "a row of a table\n" * 20,
+        "the vocabulary could not be read",
+        "srun: error: spank: x11.so: Plugin file not found" + "\na row of a table" * 20,
+    ],
+)
+def test_an_error_after_which_all_goes_on_is_none(say: Say, log: str) -> None:
+    assert say(log).cause is None
+
+
+def test_a_daemon_of_slurm_is_of_its_node(say: Say) -> None:
+    found = say("slurmstepd-n1: error: couldn't chdir to `/home/x': No such file or directory")
+    assert found.cause is not None
+    assert (found.cause.rule, found.cause.node) == ("slurm-step-failed", "n1")
