@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterkit.core.text.escapes import LONE_SURROGATE
+from clusterkit.core.text import LONE_SURROGATE
 
 
 @dataclass(frozen=True, slots=True)

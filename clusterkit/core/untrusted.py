@@ -12,7 +12,7 @@ import json
 import math
 from typing import Any
 
-from clusterkit.core.text.escapes import LONE_SURROGATE
+from clusterkit.core.text import LONE_SURROGATE
 
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What parsers raise where a document is not what they know. `ValueError` holds damaged JSON and

@@ -18,9 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.core.data import read_table
-from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
+from clusterkit.images.engine import docker_error
 from clusterkit.images.recipe import BuildOptions, Target, build_command
 
 _LINE = re.compile(r"#(\d+) (.*)")

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from clusterkit.core import files
 from clusterkit.core.commands import run_command
-from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.images import engine
 from clusterkit.images.catalogue import LABEL_IMAGE
-from clusterkit.images.engine import Present
+from clusterkit.images.engine import Present, docker_error
 
 _RECIPE = re.compile(r".*:[a-z]+-[0-9a-f]{12}")
 _EXPORT_S = 7200.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.reading import open_regular
-from clusterkit.core.text.escapes import harmless
+from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.watch import Watch

@@ -11,7 +11,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterSpec, GpuRequest
-from clusterkit.core.text.escapes import NOT_IN_A_LINE
+from clusterkit.core.text import NOT_IN_A_LINE
 from clusterkit.launch.options import JobSpec
 
 NOTICE_S = 90

@@ -20,7 +20,7 @@ from clusterkit.config.sources import trusted_owners
 from clusterkit.core import ownership, shell
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import Position, UserError
-from clusterkit.core.text.escapes import NOT_IN_A_LINE
+from clusterkit.core.text import NOT_IN_A_LINE
 
 _WRONG = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 """What an expression in a template can raise; all of it is the template's fault."""

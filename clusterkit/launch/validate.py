@@ -10,7 +10,7 @@ from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_tim
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest
-from clusterkit.core.text.escapes import LONE_SURROGATE
+from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.options import JobSpec

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from clusterkit.core.text.escapes import ESCAPES
+from clusterkit.core.text import ESCAPES
 
 LINE = "step 60 samples/s 431.2"
 """A line that tells it: `samples/s N` or `tokens/s N`, of all slots, and the step if it has one."""

@@ -26,7 +26,7 @@ from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.preflight.collect import asks_for_peers, collect
 from clusterkit.preflight.hosts import hosts_of
-from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.preflight.probes import sinfo
 from clusterkit.preflight.request import PreflightOptions, refuse_nonsense
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import WAYS, Reply, Transport, by_shell, by_srun, by_ssh

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from clusterkit.core.findings import Verdict
-from clusterkit.core.text.escapes import harmless
+from clusterkit.core.text import harmless
 from clusterkit.core.untrusted import NONSENSE
 
 NOT_APPLICABLE = 77

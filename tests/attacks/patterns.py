@@ -25,7 +25,7 @@ TABLES = {
     "clusterkit/observe/diagnose/rules.py": (),
     "bench/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
     "bench/accuracy/units.py": ("_FORMS",),
-    "clusterkit/core/docker_errors.py": (),
+    "clusterkit/images/engine.py": (),
     "clusterkit/executors/slurm/refusals.py": (),
     "clusterkit/images/build.py": (),
     "templates/frameworks/mpi/mpi_launch.py": ("SAYS",),

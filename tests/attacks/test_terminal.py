@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.core.text.escapes import harmless
+from clusterkit.core.text import harmless
 
 PAYLOADS = {
     "title": "\x1b]0;owned\x07",

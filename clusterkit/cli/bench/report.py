@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from clusterkit.cli.estimate.units import paragraph
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.text.listing import table
+from clusterkit.core.text import table
 from clusterkit.observe.bench.allreduce.answer import Answer
 from clusterkit.observe.bench.allreduce.result import (
     LeftOut,

@@ -97,7 +97,7 @@ def _check_places(plot: Path | None, html: Path | None) -> None:
     from clusterkit.core import files
 
     if plot is not None:
-        from clusterkit.core.plots import require_drawing
+        from clusterkit.core.html import require_drawing
 
         require_drawing(plot)
     for path in filter(None, (plot, html)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from clusterkit.cli.explain.reference import cluster_keys, key_facts
 from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table
 from clusterkit.core.errors import UserError
-from clusterkit.core.text.listing import table as columns
+from clusterkit.core.text import table as columns
 from clusterkit.images.packages import image_with
 from clusterkit.launch.frameworks import Framework, framework_names, load_framework
 

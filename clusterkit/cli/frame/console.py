@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from clusterkit.core.files import versioned
-from clusterkit.core.text.escapes import LONE_SURROGATE, harmless
+from clusterkit.core.text import LONE_SURROGATE, harmless
 
 _MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""

@@ -23,8 +23,8 @@ from typer.exceptions import TyperException
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import option
 from clusterkit.core import files
+from clusterkit.core.commands import require_utf8
 from clusterkit.core.data import read_table
-from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.version import __version__
 

@@ -22,7 +22,7 @@ from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.ownership import find_foreign
-from clusterkit.core.text.escapes import harmless
+from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import batch_output, logs_document, name_of
 from clusterkit.jobs.logs import follow as follow_output

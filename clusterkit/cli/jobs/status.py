@@ -30,7 +30,7 @@ from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
-from clusterkit.core.text.listing import cut, some_of, table
+from clusterkit.core.text import cut, some_of, table
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import document_of, full_document_of, name_of

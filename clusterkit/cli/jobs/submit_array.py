@@ -16,7 +16,7 @@ from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
 from clusterkit.cli.jobs.wait import array_document, wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.text.listing import cut, table
+from clusterkit.core.text import cut, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
 from clusterkit.jobs.start_queued import is_queued, start_due

@@ -23,7 +23,7 @@ from clusterkit.cli.frame.job_args import (
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import JobState
-from clusterkit.core.text.listing import table
+from clusterkit.core.text import table
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import document_of, full_document_of, name_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterkit.core.errors import Problem
 from clusterkit.core.hosts.hostlist import fold, fold_set
-from clusterkit.core.text.listing import table as listed
+from clusterkit.core.text import table as listed
 from clusterkit.launch.rank_layout.parallelism import DIMENSIONS
 from clusterkit.launch.rank_layout.placement import Layout, Pattern, Reach, patterns
 

@@ -181,7 +181,7 @@ def screen(*, verbose: bool) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    from clusterkit.core.text.escapes import harmless
+    from clusterkit.core.text import harmless
     from clusterkit.observe.top.table import lines_of
 
     terminal = Console(highlight=False)

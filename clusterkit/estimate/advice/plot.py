@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterkit.core.plots import make_bare, new_figure, require_drawing, write_figure
+from clusterkit.core.html import make_bare, new_figure, require_drawing, write_figure
 from clusterkit.estimate.results import Kind, peak_parts_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core import files, processes
-from clusterkit.core.encoding import require_utf8
+from clusterkit.core.commands import require_utf8
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.ports import HeldPort, hold_port

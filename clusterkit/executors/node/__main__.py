@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterkit.core import files, ownership, permissions
-from clusterkit.core.encoding import require_utf8
+from clusterkit.core.commands import require_utf8
 from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity

@@ -21,7 +21,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import record_of, text_of
-from clusterkit.core.text.escapes import ESCAPES
+from clusterkit.core.text import ESCAPES
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder

@@ -10,7 +10,7 @@ from enum import StrEnum
 from clusterkit.core.bounds import Folder, JobName
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 
 ARRAY_ID = re.compile(r"(?P<array>array-[0-9a-f]{6})(?:/(?P<index>\d+))?")
 """What stands for an array, or for one of its jobs."""

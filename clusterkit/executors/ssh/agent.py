@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core import files, processes
-from clusterkit.core.encoding import require_utf8
+from clusterkit.core.commands import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.ownership import require_own

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
-from clusterkit.core.text.listing import cut
+from clusterkit.core.text import cut
 from clusterkit.images.distribute import image_nodes
 from clusterkit.images.distribute.image_archive import (
     Archive,

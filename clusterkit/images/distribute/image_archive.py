@@ -17,10 +17,10 @@ from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
-from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.untrusted import whole
 from clusterkit.images import engine
+from clusterkit.images.engine import docker_error
 
 LAYERS = "{{range .RootFS.Layers}}{{.}},{{end}}"
 INSPECT = "{{.Id}} {{.Created}} {{.Architecture}} {{.Size}} " + LAYERS

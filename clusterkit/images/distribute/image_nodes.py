@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from clusterkit.core.data import read_template
-from clusterkit.core.docker_errors import docker_error
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.shell import quote
 from clusterkit.core.untrusted import whole
@@ -24,6 +23,7 @@ from clusterkit.images.distribute.image_archive import (
     read_image,
     read_layers,
 )
+from clusterkit.images.engine import docker_error
 from clusterkit.transport.probe import first_line
 from clusterkit.transport.script import new_token
 from clusterkit.transport.ssh.session import BROKEN, Session, Talk

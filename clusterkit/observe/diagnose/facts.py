@@ -16,7 +16,7 @@ from clusterkit.core import files, reading
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import listed

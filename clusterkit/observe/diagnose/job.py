@@ -13,7 +13,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.shell import quote
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.executors.submission import fetch

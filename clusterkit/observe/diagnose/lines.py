@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from clusterkit.core.text.escapes import ESCAPES
+from clusterkit.core.text import ESCAPES
 
 LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from clusterkit.core.text.escapes import ESCAPES_IN_BYTES
+from clusterkit.core.text import ESCAPES_IN_BYTES
 from clusterkit.observe.diagnose.hits import ENDINGS, MARKS, STARTS, Finds, Hit, Scanned, Seen
 from clusterkit.observe.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.observe.diagnose.open_log import (

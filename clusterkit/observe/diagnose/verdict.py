@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.core.text import listing
+from clusterkit.core.text import cut, table
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, NodeWarning, Snapshot, warnings_of
 from clusterkit.observe.vitals.host import Process
 from clusterkit.observe.vitals.sample import Traffic, slowdowns
@@ -167,10 +167,10 @@ def lines_of(
         tail = tail[-max(room // 2, 1) :] if len(tail) > room // 2 else tail
         most = max(room - len(tail), 1)
     rows = _rows(snapshot, troubled, most=None if verbose else most)
-    table = tuple(_table(snapshot, rows, troubled, width, verbose=verbose))
-    if most is not None and len(table) > most + 1:
-        table = (*table[:most], Line(f"... {len(table) - most} lines more", "dim"))
-    return (*head, *table, *tail)
+    shown = tuple(_table(snapshot, rows, troubled, width, verbose=verbose))
+    if most is not None and len(shown) > most + 1:
+        shown = (*shown[:most], Line(f"... {len(shown) - most} lines more", "dim"))
+    return (*head, *shown, *tail)
 
 
 def _rows(snapshot: Snapshot, troubled: frozenset[str], *, most: int | None) -> list[Nodes]:
@@ -238,7 +238,7 @@ def _table(
         del cells[least_needed]
     # Names of machines differ at their ends.
     names = [name if len(name) <= room else "…" + name[1 - room :] for name in names]
-    head, *lines = listing.table(
+    head, *lines = table(
         [("NODE", *(one.heading for one in cells)), *zip(names, *cells.values(), strict=True)],
         "<" + ">" * len(cells),
         gap=2 if room + _width(cells, 2) <= width else 1,
@@ -249,7 +249,7 @@ def _table(
         yield Line(line, "yellow" if any(node.name in troubled for node in row) else "")
         if verbose and len(row) == 1:
             for text in _details(snapshot, row[0]):
-                yield Line(listing.cut(f"  {text}", width), "dim")
+                yield Line(cut(f"  {text}", width), "dim")
 
 
 def _name(nodes: Nodes) -> str:

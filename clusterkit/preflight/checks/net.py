@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 from clusterkit.preflight.checks.net_evidence import (
     BAD,
     Pair,

@@ -8,7 +8,7 @@ from statistics import median
 from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.core.text.listing import some_of
+from clusterkit.core.text import some_of
 from clusterkit.preflight.checks.base import each_node
 from clusterkit.preflight.checks.results import (
     Advice,

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement, islice
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.env_lint.rules import RULES, Rule, Violation
-from clusterkit.preflight.env_lint.rules.writing import overridden
+from clusterkit.preflight.env_lint.rules.conflicts import overridden
 from clusterkit.preflight.env_lint.setting import Format, Setting, Source, Trait, reachable
 from clusterkit.preflight.env_lint.variables import Kind, find_variable
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.text.escapes import ESCAPES
+from clusterkit.core.text import ESCAPES
 from clusterkit.preflight.topology.matrix import (
     OLD_CLASSES,
     P2P_STATES,

@@ -14,7 +14,7 @@ from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.shell import quote_path
-from clusterkit.core.text.listing import cut
+from clusterkit.core.text import cut
 from clusterkit.core.untrusted import whole
 from clusterkit.core.version import __version__
 from clusterkit.transport.ssh.config import SshOptions

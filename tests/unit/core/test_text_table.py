@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterkit.core.text.listing import table
+from clusterkit.core.text import table
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

@@ -337,7 +337,7 @@ def test_a_model_without_its_flag_is_shown_with_it(run: Run) -> None:
 
 
 def test_plot_without_matplotlib(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterkit.core.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("clusterkit.core.html.find_spec", lambda name: None)
     code, _, err = run("--params 7B --gpu h100 --gpus 8 --plot memory.png")
     assert code == 2
     assert "--plot needs matplotlib" in err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.core.docker_errors import docker_error
+from clusterkit.images.engine import docker_error
 
 _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
 

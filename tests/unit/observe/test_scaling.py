@@ -14,8 +14,8 @@ import pytest
 from clusterkit.cli.bench.report import scaling_lines
 from clusterkit.cli.bench.scaling import _exit_code, _tell
 from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.html import require_drawing
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
-from clusterkit.core.plots import require_drawing
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan

@@ -20,7 +20,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec, JobState, JobStatus
-from clusterkit.core.text.listing import cut
+from clusterkit.core.text import cut
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.logs import LogReader
 from clusterkit.jobs.state.load import Job

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.probes import sinfo
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_list
 from clusterkit.preflight.probes.net import rdma_ports
-from clusterkit.preflight.probes.slurm import sinfo
 from clusterkit.preflight.topology.matrix import NoMatrix, View
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport import slurm_nodes

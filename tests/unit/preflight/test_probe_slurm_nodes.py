@@ -14,7 +14,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import evaluate
-from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.preflight.probes import sinfo
 from clusterkit.preflight.targets import with_slurm
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply

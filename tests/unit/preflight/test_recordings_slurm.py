@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.preflight.probes import sinfo
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.helpers.evidence import evidence

@@ -12,8 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 from clusterkit.core.data import read_template
-from clusterkit.core.html import environment, policy
-from clusterkit.core.plots import make_bare, new_figure, require_drawing, write_figure
+from clusterkit.core.html import (
+    environment,
+    make_bare,
+    new_figure,
+    policy,
+    require_drawing,
+    write_figure,
+)
 from clusterkit.core.version import __version__
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.result import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.data import read_snippet
-from clusterkit.core.text.escapes import harmless
+from clusterkit.core.text import harmless
 from clusterkit.core.untrusted import NONSENSE, first_json
 from clusterkit.preflight.probes.gpu.nvidia import LANE, nvidia
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line

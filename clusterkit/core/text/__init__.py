@@ -1,1 +1,0 @@
-"""Text for terminals: what it may hold, and lists in sentences."""

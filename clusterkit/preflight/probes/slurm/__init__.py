@@ -1,1 +1,0 @@
-"""What Slurm says of a partition."""
