@@ -15,7 +15,7 @@ from tests.docker.engine import Engine
 from tests.docker.fixtures import Images
 from tests.helpers.desk import ROOT
 from tests.helpers.lab_jobs import await_true
-from tests.helpers.py_spy import require_py_spy
+from tests.helpers.needs import require
 
 pytestmark = pytest.mark.docker
 
@@ -69,7 +69,7 @@ late() if os.environ["RANK"] == "1" else waits()
 def test_where_ranks_in_containers_stand_is_seen(
     engine: Engine, tmp_path: Path, clusterkit: Callable[..., str]
 ) -> None:
-    require_py_spy()
+    require("py-spy")
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
     words = (

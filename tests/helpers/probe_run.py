@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Evidence, Result
 from clusterkit.transport.probe import Output, PreflightJob, Probe
 from clusterkit.transport.script import compose, read_answer
+from tests.helpers.needs import require
 
 SHELLS = [
     pytest.param(("sh",), id="sh"),
@@ -32,8 +32,7 @@ def run_probe(
     env: Mapping[str, str] | None = None,
 ) -> Output:
     """Return what one probe prints on this machine."""
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
+    require(shell[0])
     snippet = probe.snippet(job)
     assert snippet is not None
     began = time.monotonic()

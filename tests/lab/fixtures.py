@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.helpers.needs import lack
 from tests.lab import folder
 from tests.lab.lab import Lab
 from tests.lab.layout import MissingToolsError, default_root, require_tools
@@ -90,9 +91,7 @@ def _shared(
 
 def give_up(error: MissingToolsError) -> NoReturn:
     """Skip where a lab cannot run; fail in CI, where it must."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"practice cluster: {error}", pytrace=False)
-    pytest.skip(f"practice cluster: {error}")
+    lack(f"practice cluster: {error}")
 
 
 def acquire(

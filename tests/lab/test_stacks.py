@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.helpers.desk import Desk
-from tests.helpers.py_spy import require_py_spy
+from tests.helpers.needs import require
 from tests.lab.test_jobs import wait_for_output
 
 pytestmark = [pytest.mark.lab]
@@ -29,7 +29,7 @@ late() if os.environ["RANK"] == "2" else waits()
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_the_rank_that_the_others_wait_for_is_named(desk: Desk, cluster: str) -> None:
-    require_py_spy()
+    require("py-spy")
     words = ("--cluster", cluster, "--framework", "env", "--nodes", "3", "--gpus-per-node", "1")
     job = desk.submit(*words, desk.write("hangs.py", HANGS))["job_id"]
     try:

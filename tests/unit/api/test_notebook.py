@@ -10,6 +10,7 @@ import nbclient
 import nbformat
 import pytest
 
+from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
@@ -24,6 +25,7 @@ def test_it_is_kept_without_outputs() -> None:
 @pytest.mark.train
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the cluster `local`, as on Colab: two nodes learn, one job fails and says why."""
+    require("torch")
     for name in ("HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     (tmp_path / "desk").mkdir()

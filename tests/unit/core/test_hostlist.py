@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold, fold_set, parse_tasks_per_node
+from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
 
 ORACLES = json.loads((TESTS / "oracles" / "hostlists.json").read_text("utf-8"))
@@ -194,8 +194,7 @@ def test_expand_agrees_with_clustershell_but_for_order(listed: list[str]) -> Non
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment in which `scontrol` works with no controller at all."""
-    if shutil.which("scontrol") is None:
-        pytest.skip("scontrol is not installed")
+    require("scontrol")
     conf = tmp_path_factory.mktemp("slurm") / "slurm.conf"
     conf.write_text("ClusterName=x\nSlurmctldHost=localhost\nNodeName=n1\n")
     return {"PATH": "/usr/bin:/bin:/usr/local/bin", "SLURM_CONF": str(conf)}

@@ -14,12 +14,14 @@ import pytest
 from docs.generate.documents import JOB
 from tests.helpers.doc_blocks import ROOT
 from tests.helpers.doc_sessions import Step, differences, script, steps
+from tests.helpers.needs import require
 
 PAGE = ROOT / "docs" / "tutorial" / "first-run.md"
 
 
 @pytest.mark.train
 def test_the_first_run(tmp_path: Path) -> None:
+    require("torch")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = {
         **os.environ,

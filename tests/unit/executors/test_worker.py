@@ -22,6 +22,7 @@ from clusterkit.core.shell import Secret
 from clusterkit.executors.node import Identity, LaunchTask, watch
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers.needs import require
 from tests.helpers.plans import environment, make_cluster, node_script
 
 QUICK = "LaunchTask({path!r}, Timeouts(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
@@ -128,6 +129,7 @@ def test_environment_reaches_the_command_unchanged(run: RunFolder) -> None:
 
 
 def test_secrets_come_from_the_private_file_alone(run: RunFolder) -> None:
+    require("ps")
     runfolder.write_secrets(run, {"TOKEN": Secret("hush \"'\n ü")})
     assert run.secrets.stat().st_mode & 0o777 == 0o600
     process = start(run, 'printf %s "$TOKEN" | wc -c; sleep 1')

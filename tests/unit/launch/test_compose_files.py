@@ -16,6 +16,7 @@ import yaml
 
 from clusterkit.images.catalogue import IMAGES, ROOT_IMAGE, VARIANTS, tag_of
 from clusterkit.launch.render import render
+from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 from tests.helpers.render_cases import CASES, plan
 
@@ -81,6 +82,7 @@ def test_monitoring_takes_images_by_digest_and_opens_nothing_to_everybody() -> N
 
 def test_every_image_of_others_is_named_by_its_digest() -> None:
     """In compose files and Dockerfiles; what this repository builds itself has no registry."""
+    require("git")
     listed = subprocess.run(
         ["git", "ls-files", "compose", "images", "tests/docker"],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -30,7 +30,7 @@ from clusterkit.observe.diagnose.stacks import (
 )
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Probe, Reach, ReachProblem
-from tests.helpers.py_spy import require_py_spy
+from tests.helpers.needs import require
 
 DUMP = """\
 @ {pid} {rank}
@@ -194,7 +194,7 @@ def job_of(run: RunFolder, state: JobState = JobState.RUNNING) -> Job:
 
 
 def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
-    require_py_spy()
+    require("py-spy")
     run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     other = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     with (
@@ -293,7 +293,7 @@ exec c++ "$@"
 
 
 def test_a_build_that_was_killed_leaves_a_lock_that_holds_the_next_job(tmp_path: Path) -> None:
-    require_py_spy()
+    require("py-spy")
     pytest.importorskip("torch")
     if shutil.which("ninja") is None or shutil.which("c++") is None:
         pytest.skip("no ninja or compiler here")

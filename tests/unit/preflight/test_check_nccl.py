@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from clusterkit.preflight.probes.net.interfaces import NAMED as PROBE
 from clusterkit.preflight.probes.net.interfaces import parse_named as parse_interfaces
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.helpers.evidence import evidence
+from tests.helpers.needs import require
 from tests.helpers.probe_run import named
 from tests.helpers.recordings import recording
 
@@ -220,8 +220,7 @@ def test_selection() -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "busybox"])
 def test_snippets_run_here(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell}")
+    require(shell)
     words = [shell, "sh", "-c"] if shell == "busybox" else [shell, "-c"]
     conf = tmp_path / "it's.conf"
     conf.write_text("NCCL_DEBUG=WARN\nNCCL_IB_TC=1")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clusterkit.core.findings import Verdict
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed, read_output
 from clusterkit.transport.script import Answer, Compound, compose, read_answer
+from tests.helpers.needs import require
 
 JOB = PreflightJob(hosts=("n1",))
 
@@ -47,6 +48,7 @@ def run(*probes: Probe[str], shell: str = "sh", before: str = "") -> Answer:
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox sh"])
 def test_each_probe_comes_back_with_its_streams_and_code(shell: str) -> None:
+    require(shell.split(maxsplit=1)[0])
     answer = run(
         probe("both", "echo out; echo err >&2; exit 3"),
         probe("skipped", "echo no such part; exit 77"),
@@ -84,6 +86,7 @@ def test_a_script_that_nobody_waits_for_ends_its_probes(
     shell: str, how: str, tmp_path: Path
 ) -> None:
     """Those that left its process group, too, and those of its lane do not begin."""
+    require(shell.split(maxsplit=1)[0])
     sleeper = f"echo $$ >{tmp_path}/pid; exec /usr/bin/setsid --wait sleep 98"
     probes = (probe("slow", sleeper, lane="x"), probe("next", f"touch {tmp_path}/next", lane="x"))
     # Its own: a script ends all probes of its run on this machine, and tests run side by side.

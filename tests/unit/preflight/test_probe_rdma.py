@@ -16,6 +16,7 @@ from clusterkit.preflight.probes.net.rdma import Rdma, number, physical, rate, s
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
 from clusterkit.transport.script import compose, read_answer
 from tests.helpers.mangling import mangled
+from tests.helpers.needs import require
 from tests.helpers.recordings import recording
 
 SHELLS = (("sh",), ("dash",), ("busybox", "sh"), ("bash", "--posix"))
@@ -213,6 +214,7 @@ def snippet(probe: Probe[object], root: Path | None = None) -> str:
 
 
 def run(shell: tuple[str, ...], text: str) -> subprocess.CompletedProcess[str]:
+    require(shell[0])
     return subprocess.run([*shell, "-c", text], capture_output=True, text=True, check=False)
 
 

@@ -23,6 +23,7 @@ from clusterkit.transport.sync.ingredients import Ingredients, read_ingredients
 from clusterkit.transport.sync.manifest import Manifest, manifest_of, read_manifest
 from clusterkit.transport.sync.wheel import WHEEL_NAME
 from tests.helpers.here import SessionHere
+from tests.helpers.needs import require
 
 ODD = ("with space", "new\nline", "quote'\"$(x)", "ünï", os.fsdecode(b"\xff\xfe"), "-rf", "a\\b")
 
@@ -58,6 +59,7 @@ class TestManifest:
     def test_it_holds_what_git_would_not_ignore(
         self, tmp_path: Path, ignore: dict[str, str]
     ) -> None:
+        require("git")
         for place in ("", "a/", "a/b/", "c/", "a/b/c/"):
             for name in ("keep.py", "t.log", "d.log", "x y"):
                 path = tmp_path / place / name

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.accuracy.truth_table import COLUMNS
+from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
 
@@ -44,6 +45,7 @@ def installed(site: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedP
 
 
 def tracked(folder: str) -> list[str]:
+    require("git")
     listed = subprocess.run(
         ["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True
     )
