@@ -40,7 +40,7 @@ class TalkHere:
         assert self.process.stdout is not None
         return self.process.stdout.read(count)
 
-    def said(self) -> str:
+    def error_output(self) -> str:
         assert self.process.stderr is not None
         return self.process.stderr.read().decode().strip()
 

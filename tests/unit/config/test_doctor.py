@@ -16,6 +16,7 @@ from clusterkit.config.doctor import Condition, Item, Machine, examine
 from clusterkit.config.load import load_settings
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
+from tests.helpers.needs import require
 
 
 def _items(
@@ -51,7 +52,7 @@ def test_a_torch_without_libuv_is_told(tmp_path: Path) -> None:
 
 
 def test_how_a_torch_without_libuv_is_found() -> None:
-    pytest.importorskip("torch")
+    require("torch")
 
     def said(before: str) -> str:
         argv = [sys.executable, "-c", before + read_template("programs/machine/torch_store.py")]

@@ -29,6 +29,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.jobs.watch import cancel, wait
+from tests.helpers.needs import lack
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
@@ -216,7 +217,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     argv = ["mount", "-t", "tmpfs", "-o", "size=1m", "own", str(disk)]
     if subprocess.run(argv, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
+        lack("no right to mount a tmpfs", "run the tests as root")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 

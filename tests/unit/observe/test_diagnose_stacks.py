@@ -294,7 +294,7 @@ exec c++ "$@"
 
 def test_a_build_that_was_killed_leaves_a_lock_that_holds_the_next_job(tmp_path: Path) -> None:
     require("py-spy")
-    pytest.importorskip("torch")
+    require("torch")
     if shutil.which("ninja") is None or shutil.which("c++") is None:
         pytest.skip("no ninja or compiler here")
     compiler, script, slow = (tmp_path / name for name in ("slow-c++", "x.py", "slow"))
