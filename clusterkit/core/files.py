@@ -134,8 +134,8 @@ def write_new(path: Path, text: str, *, mode: int | None = None) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any], *, mode: int | None = None) -> None:
-    """Replace `path` by `document` as indented JSON."""
-    write_text(path, json_text(document), mode=mode)
+    """Replace `path` by `document` as indented JSON; bytes that are no UTF-8 stand as escapes."""
+    write_bytes(path, json_text(document).encode(errors="backslashreplace"), mode=mode)
 
 
 def json_text(document: Any) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.desk import Desk
+from tests.helpers.lab_jobs import await_true
 from tests.lab import Lab
 from tests.lab.fixtures import give_up
 from tests.lab.layout import MissingToolsError, require_tools
@@ -18,6 +23,7 @@ from tests.lab.traffic import framed, iperf3
 
 pytestmark = pytest.mark.lab
 
+ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "2"))
 TCP_SHARE = 1448 / 1514
 """Of an Ethernet frame of 1514 bytes, as tbf counts it, TCP with time stamps carries 1448."""
 TRIES = 5
@@ -97,3 +103,26 @@ def test_nodes_without_torch_are_told(lab: Lab, desk: Desk) -> None:
     assert done.returncode in {1, 2}
     assert "torch" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("signum", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
+def test_a_client_that_is_struck_at_any_moment_leaves_no_job(
+    lab: Lab, desk: Desk, signum: str
+) -> None:
+    ends = []
+    argv = [sys.executable, "-m", "clusterkit", "bench", "allreduce", "--cluster", "lab"]
+    argv += ["--nodes", "2", "--gpus-per-node", "1", "--backend", "gloo", "--iters", "100000"]
+    for number in range(ROUNDS):
+        client = lab.popen("head", argv, cwd=desk.folder, env=desk.environment())
+        time.sleep(1.0 + 7.0 * number / ROUNDS)
+        for process in lab.processes("head", "-m clusterkit bench"):
+            os.kill(process.pid, getattr(signal, signum))
+        client.communicate(timeout=60)
+        await_true(lambda: not lab.run("head", ["squeue", "-h"], check=True).stdout, 90)
+        assert not [p for host in lab.hosts for p in lab.processes(host, r"(^|/)srun ")]
+        for job in json.loads(desk.clusterkit("status", "--json", "--cluster", "lab").stdout)[
+            "jobs"
+        ]:
+            assert job["state"] == "cancelled" or job["reason"].startswith("never "), job
+            ends.append(f"{job['state']}: {job['reason']}")
+    print(*ends, sep="\n")

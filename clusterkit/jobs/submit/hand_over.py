@@ -93,11 +93,12 @@ def hand_over(
     command_line: Sequence[str],
     note: Callable[[str], None],
     check_limits: bool = True,
+    begun: Callable[[RunFolder], None] | None = None,
 ) -> tuple[RunFolder, Submission]:
     """Write the run folder and start the job, or leave it to wait for others.
 
     `command_line` is what the user typed, if that is how he asked; `note` hears what an executor
-    has to say.
+    has to say, and `begun` of the run folder before anything is started.
 
     Raises:
         UserError, RemoteError: as `submit_plan`.
@@ -107,6 +108,8 @@ def hand_over(
         executor_for(plan.cluster.kind).check_limits(plan)
     rendered = render(plan)
     run = runfolder.create(plan.cluster, plan.name)
+    if begun is not None:
+        begun(run)
     submission, launched = submit_plan(
         plan,
         rendered,

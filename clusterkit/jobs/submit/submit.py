@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -13,7 +13,6 @@ from pathlib import PurePath
 from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
-from clusterkit.jobs.find import list_runs, run_roots
 from clusterkit.jobs.submit.hand_over import (
     conditions_of,
     hand_over,
@@ -27,7 +26,7 @@ from clusterkit.launch.array.spec import Sweep
 
 _CROWD = 32
 """So many processes for each CPU of this machine are a mistake."""
-_UNLESS_TOLD = 'read -r over || exec "$@"'
+_UNLESS_TOLD = 'IFS= read -r run && { read -r over || exec "$@" "$run"; }'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,11 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
 
 
 def start(
-    prepared: Prepared, *, callbacks: SubmitCallbacks, command_line: Sequence[str] = ()
+    prepared: Prepared,
+    *,
+    callbacks: SubmitCallbacks,
+    command_line: Sequence[str] = (),
+    begun: Callable[[RunFolder], None] | None = None,
 ) -> tuple[LaunchPlan, RunFolder, Submission]:
     """Check the nodes and hand the job over; return its plan, which may leave out unhealthy nodes.
 
@@ -128,7 +131,12 @@ def start(
     passed = check(prepared, callbacks)
     dependencies = Dependencies(after=prepared.after)
     run, submission = hand_over(
-        passed.plan, passed, dependencies, command_line=command_line, note=callbacks.note
+        passed.plan,
+        passed,
+        dependencies,
+        command_line=command_line,
+        note=callbacks.note,
+        begun=begun,
     )
     return passed.plan, run, submission
 
@@ -136,41 +144,53 @@ def start(
 def start_foreground(
     prepared: Prepared, *, callbacks: SubmitCallbacks, command_line: Sequence[str]
 ) -> tuple[LaunchPlan, RunFolder, Submission]:
-    """Do as `start` for a caller who stays until the end: interrupted, it leaves no job behind.
+    """Do as `start` for a caller who stays until the end: interrupted or killed, it leaves no job.
 
     Raises:
         NotFitError, UserError, RemoteError: as `start`.
     """
-    roots = run_roots([prepared.plan.cluster])
-    before = frozenset(list_runs(roots))
-    try:
-        return start(prepared, callbacks=callbacks, command_line=command_line)
-    except KeyboardInterrupt:
-        # It may have been handed over already.
-        for begun in (run for run in list_runs(roots) if run not in before):
-            known = read_submission(begun)
-            if known is not None and known.command_line == tuple(command_line):
-                cancel(begun)
-        raise
+    known: list[RunFolder] = []
+    with ended_with_client() as watch:
+
+        def begun(run: RunFolder) -> None:
+            known.append(run)
+            watch(run)
+
+        try:
+            return start(prepared, callbacks=callbacks, command_line=command_line, begun=begun)
+        except KeyboardInterrupt:
+            # It may have been handed over already.
+            for run in known:
+                if read_submission(run) is not None:
+                    cancel(run)
+            raise
 
 
 @contextmanager
-def ended_with_client(run: RunFolder) -> Iterator[None]:
-    """Cancel the job should this process be killed within the block, where nothing of it can.
+def ended_with_client(known: RunFolder | None = None) -> Iterator[Callable[[RunFolder], None]]:
+    """Cancel a job should this process be killed within the block, where nothing of it can.
 
-    A shell waits for a word on a pipe, in a session of its own; the kernel closes the pipe when the
-    process has ended, however that was.
+    Which one, is told beforehand or to what is yielded. A shell waits for a word on a pipe, in a
+    session of its own; the kernel closes the pipe when the process has ended, however that was.
     """
-    cancel_it = (sys.executable, "-P", "-m", "clusterkit", "cancel", str(run.path.absolute()))
     with subprocess.Popen(
-        ("sh", "-c", _UNLESS_TOLD, "sh", *cancel_it),
+        ("sh", "-c", _UNLESS_TOLD, "sh", sys.executable, "-P", "-m", "clusterkit", "cancel"),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as shell:
+
+        def watch(run: RunFolder) -> None:
+            if shell.stdin is not None:
+                with suppress(OSError):  # somebody may have killed the shell
+                    shell.stdin.write(os.fsencode(run.path.absolute()) + b"\n")
+                    shell.stdin.flush()
+
+        if known is not None:
+            watch(known)
         try:
-            yield
+            yield watch
         finally:
-            with suppress(OSError):  # somebody may have killed the shell
-                shell.communicate(b"over\n")
+            with suppress(OSError):
+                shell.communicate(b"over\nover\n")

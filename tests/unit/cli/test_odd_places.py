@@ -78,6 +78,11 @@ def test_what_is_not_utf_8_is_refused_by_name(tmp_path: Path, locale: str) -> No
         done = run(folder, *words, env=LOCALES[locale])
         assert done.returncode == 2
         assert said in text_of(done)
+    (tmp_path / "a.py").touch()
+    (tmp_path / os.fsdecode(b"c\xff.yaml")).write_text("clusters: {here: {kind: local}}\n")
+    wanted = ("submit", "--cluster", "here", *refused, "--json", "--wait", "a.py")
+    done = run(tmp_path, "--config-file", b"c\xff.yaml", *wanted, env=LOCALES[locale])
+    assert json.loads(done.stdout)["state"] == "succeeded", text_of(done)
     for verb in ("status", "diagnose", "lint-env"):
         done = run(folder, verb, b"b\xfe.py", env=LOCALES[locale])
         assert done.returncode in {0, 1, 2}
