@@ -51,6 +51,7 @@ class Advice:
         )
 
 
+@lru_cache(maxsize=1 << 12)
 def advice(id_: str, case: str = "", **values: object) -> Advice:
     """Return what to do about a fault that check `id_` of this package has found, by `checks.ini`.
 
@@ -96,6 +97,7 @@ def ok(summary: str, evidence: str = "") -> Result:
     return Result(verdict=Verdict.PASS, summary=summary, evidence=evidence)
 
 
+@lru_cache(maxsize=1 << 12)
 def skip(summary: str) -> Result:
     """Return the result that the check does not apply."""
     return Result(verdict=Verdict.SKIP, summary=summary)
