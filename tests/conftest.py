@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from clusterkit.core.data import read_table
 from tests.helpers.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab.layout import default_root
@@ -46,6 +47,26 @@ def pytest_configure() -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker:
         os.environ["CLUSTERKIT_LAB"] = f"{default_root()}{worker}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of `smoke.tsv`.
+
+    Raises:
+        pytest.UsageError: one of them is not there, where all tests of its file are.
+    """
+    rows = read_table(Path(__file__).with_name("smoke.tsv"))
+    smoke = {f"tests/lab/{row['test']}" for row in rows}
+    for item in items:
+        if item.nodeid in smoke:
+            item.add_marker("smoke")
+    some = any("::" in argument for argument in config.args)
+    files = {item.nodeid.partition("::")[0] for item in items}
+    gone = {test for test in smoke if test.partition("::")[0] in files}
+    gone -= {item.nodeid for item in items}
+    if gone and not some:
+        raise pytest.UsageError("tests/smoke.tsv names tests that are gone", *sorted(gone))
 
 
 def _outlive(_number: int, _frame: object) -> None:
