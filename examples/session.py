@@ -24,7 +24,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     args.add_argument("--steps", type=int, default=100, help="last step, resumed ones counted")
-    args.add_argument("--batch-size", type=int, default=16, help="samples a step, of one process")
+    args.add_argument("--batch-size", type=int, default=16, help="samples per step, of one process")
     args.add_argument("--lr", type=float, default=3e-3)
     args.add_argument("--seed", type=int, default=0)
     args.add_argument("--width", type=int, default=64, help="of the model; a multiple of 16")

@@ -22,7 +22,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     args.add_argument("--steps", type=int, default=100)
-    args.add_argument("--batch-size", type=int, default=64, help="samples a step, of one replica")
+    args.add_argument("--batch-size", type=int, default=64, help="samples per step, of one replica")
     args.add_argument("--lr", type=float, default=0.5)
     args.add_argument("--seed", type=int, default=0)
     args.add_argument("--width", type=int, default=64, help="of the model")

@@ -113,7 +113,7 @@ def _network(row: Row) -> str | None:
 def rate_of(row: Row, setup: Setup) -> float:
     """Return what a row says as tokens per second and GPU; 0 where it says nothing.
 
-    Its value is in seconds, tokens a second, TFLOP/s or percent: see `factor_of`.
+    Its value is in seconds, tokens per second, TFLOP/s or percent: see `factor_of`.
     """
     value, gpus = row.value, setup.gpus
     if row.quantity == "step_time":

@@ -41,7 +41,7 @@ _UNSAID = frozenset(_FORMS) - {"step_time"}
 
 
 def factor_of(quantity: str, unit: str) -> float:
-    """Return what a figure is multiplied by: to bytes, seconds, tokens or samples a second, %.
+    """Return what a figure is multiplied by: to bytes, seconds, tokens or samples per second, %.
 
     Raises:
         TooLittle: the unit is none that is known for this quantity, or there is none and the

@@ -210,9 +210,9 @@ class JobSpec:
     max_nodes: int | None = None
     """Upper end of `--nodes MIN:MAX`; None for a fixed number of nodes."""
     gpus_per_node: tuple[int, ...] = ()
-    """Slots of each node: empty for the cluster's own, one for all nodes alike, or one a node."""
+    """Slots of each node: empty for the cluster's own, one for all nodes alike, or one per node."""
     processes: int | None = None
-    """Total number of ranks where it is less than all slots; None for one a slot."""
+    """Total number of ranks where it is less than all slots; None for one per slot."""
     time: str | None = None
     notice: int | None = None
     """Seconds before the time limit at which its processes get SIGUSR2; None for our default."""

@@ -28,7 +28,7 @@ def collect(
     *,
     on_reply: Callable[[Reply], None] = lambda _: None,
 ) -> Bundle:
-    """Run the probes that `checks` need on every node of `job`, in one round trip a node.
+    """Run the probes that `checks` need on every node of `job`, in one round trip per node.
 
     Raises:
         RemoteError: the transport itself is not there.

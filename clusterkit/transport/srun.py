@@ -62,7 +62,7 @@ _LABEL = re.compile(rb" *(\d{1,7}): ?(.*)", re.DOTALL)
 _LAUNCHED = re.compile(
     r"^srun: launching \S{1,99} on host (\S{1,255}), 1 tasks: \[?(\d{1,7})\]?$", re.MULTILINE
 )
-"""What srun says of each task, one a node, before it starts it (_print_launch_msg; 22.05)."""
+"""What srun says of each task, one per node, before it starts it (_print_launch_msg; 22.05)."""
 _LONGEST = 64 << 10
 """Bytes of a line of srun's, which are about 1024."""
 

@@ -33,7 +33,7 @@ def headline(request: Request) -> Sequence[str]:
     title = f"{model.name}: {sizes}, on {request.gpus:,} x {request.gpu.name}{where}"
     return (
         *(console.bold(line) for line in paragraph(title, first="", indent=2)),
-        f"{batch} of {request.seq:,} tokens a step ({tokens:,} tokens)",
+        f"{batch} of {request.seq:,} tokens per step ({tokens:,} tokens)",
     )
 
 
@@ -80,7 +80,7 @@ def advice(answer: Answer) -> Sequence[str]:
     if setup.dp > 1:
         parts += f" x {setup.dp} data-parallel ranks"
     details = [f"{parts} = global batch {setup.global_batch}"]
-    details.append(f"{span(chosen.speed.step_s)} s a step")
+    details.append(f"{span(chosen.speed.step_s)} s per step")
     if memory.host_bytes:
         details.append(f"{gb(memory.host_bytes)} GB of each node's RAM")
     if memory.nvme_bytes:

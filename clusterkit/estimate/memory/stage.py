@@ -262,7 +262,7 @@ def _states(stage: Stage, name: str, each: float, share: float) -> Term:
     formula = _formula(f"{each:g} P", held.trained, share)
     if kept != held.trained * share:
         formula = f"{each:g} x {_short(kept)}, of which experts over 1 / {held.ep} of the ranks"
-    source = f"bytes a parameter of {stage.setup.library} in {stage.setup.precision}"
+    source = f"bytes per parameter of {stage.setup.library} in {stage.setup.precision}"
     return _term(name, each * kept, formula, source)
 
 

@@ -1,6 +1,6 @@
 """Parameters, gradients and optimizer states: bytes for each parameter, and who holds what.
 
-The same "7B with FSDP" needs 8, 16, 18 or 20 bytes a parameter: that depends on the library, the
+The same "7B with FSDP" needs 8, 16, 18 or 20 bytes per parameter: that depends on the library, the
 precision and the optimizer. Sources: ZeRO (arXiv:1910.02054, table 1: 2 + 2 + 12), Megatron-LM's
 theoretical_memory_usage.py (18, or 6 + 12 / N), torch's FSDP and DeepSpeed's optimizers as read.
 """

@@ -297,7 +297,7 @@ class _Ranks:
         return self._pieces(self._whole, gradient_wire_bytes(self.setup))
 
     def _pieces(self, size: float, each: int) -> int:
-        """Return in how many collectives `size` bytes go, at `each` bytes an element."""
+        """Return in how many collectives `size` bytes go, at `each` bytes per element."""
         library = self.setup.library
         if self.setup.sharding in _BLOCKWISE or library in FSDP:
             return self._blocks

@@ -77,7 +77,7 @@ class RunFolder:
     submitit = _Place("submitit")
     """Folder of submitit: the pickled task, its results, the workers' own logs."""
     logs = _Place("logs")
-    """Folder of the training output, one file a node."""
+    """Folder of the training output, one file per node."""
     results = _Place("results")
     """Folder of what the training itself wants kept: `CK_RESULTS` on the nodes."""
     nodes = _Place("nodes")
@@ -101,9 +101,9 @@ class RunFolder:
     controller = _Place("controller.json")
     """The process that controls a local job."""
     agents = _Place("keepers")
-    """Folder of the processes that keep a job's nodes over ssh, one file a node."""
+    """Folder of the processes that keep a job's nodes over ssh, one file per node."""
     ends = _Place("ends")
-    """Folder of what node agents write last, one file a node."""
+    """Folder of what node agents write last, one file per node."""
     ended = _Place("ended.json")
     """How a local job ended, in the words of its controller."""
 

@@ -2,7 +2,7 @@
 
 For scripts that need no launcher: Lightning, `torch.distributed` with `env://`, `nn.DataParallel`
 with one slot, `torch.distributed.rpc`, `jax.distributed`, and those written for `srun` with one
-task for each GPU. `--set env.per-node=1` starts one process a node instead, for all of its GPUs.
+task for each GPU. `--set env.per-node=1` starts one process per node instead, for all of its GPUs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _processes(inputs: LaunchInputs, per_node: str | None) -> int:
 
 FRAMEWORK = Framework(
     name="env",
-    summary="one process a slot, told who it is: Lightning, JAX, srun-style scripts",
+    summary="one process per slot, told who it is: Lightning, JAX, srun-style scripts",
     package="",
     starts=("jax", "lightning", "pytorch-lightning", "srun"),
     image="torch",

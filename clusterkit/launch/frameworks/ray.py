@@ -39,7 +39,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if inputs.max_nodes is None and inputs.processes != sum(inputs.slots):
         raise UserError(
             "under ray, the script itself says how many processes it wants",
-            hint="leave --processes out; --set ray.num-cpus=N for another number of CPUs a node",
+            hint="leave --processes out; --set ray.num-cpus=N for another number of CPUs per node",
         )
     options = (f"--ray=--{name}={inputs.options[name]}" for name in _RAYS if name in inputs.options)
     return NodeCommand(

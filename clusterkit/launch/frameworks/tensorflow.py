@@ -1,8 +1,8 @@
 """tensorflow: a `TF_CONFIG` for every process, and an end for those that would never end.
 
-One process a node sees all of its GPUs: what MultiWorkerMirroredStrategy calls a worker, which sums
-gradients within itself before others wait for them. `tensorflow.per=slot` starts one for each slot,
-as `srun` does for TensorFlow's own SlurmClusterResolver; ranks have their roles in its order.
+One process per node sees all of its GPUs: what MultiWorkerMirroredStrategy calls a worker, which
+sums gradients within itself before others wait for them. `tensorflow.per=slot` starts one for each
+slot, as `srun` does for TensorFlow's own SlurmClusterResolver; ranks have their roles in its order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _processes(inputs: LaunchInputs) -> tuple[str, int]:
         return per, inputs.processes
     if inputs.processes != sum(inputs.slots[: inputs.nodes]):
         raise UserError(
-            f"--processes {inputs.processes}: tensorflow starts one process a node",
+            f"--processes {inputs.processes}: tensorflow starts one process per node",
             hint="leave it out, or add --set tensorflow.per=slot",
             key="processes",
         )

@@ -89,7 +89,7 @@ class Links:
     """All that nodes measured of each other, first and second look together."""
 
     rates: Mapping[Pair, int]
-    """Bytes a second, by sender and receiver."""
+    """Bytes per second, by sender and receiver."""
     again: frozenset[Pair]
     """Pairs whose rate was measured in the second look too."""
     latencies_us: Mapping[Pair, int]
@@ -167,7 +167,7 @@ def absent(evidence: Evidence, probe: Probe[T]) -> Results:
 
 
 def by_size(value: float) -> str:
-    """Return bytes a second as people write the speed of a network."""
+    """Return bytes per second as people write the speed of a network."""
     gbit = value * 8 / 1e9
     return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{gbit * 1e3:.3g} Mbit/s"
 

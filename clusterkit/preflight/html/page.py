@@ -110,7 +110,7 @@ def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
         ("cluster", job.kind + through),
         ("nodes", fold_set(reply.node for reply in bundle.replies)),
         ("framework", job.framework),
-        ("GPUs a node", job.gpus_per_node),
+        ("GPUs per node", job.gpus_per_node),
         ("Python", job.python),
         ("image", job.image),
         ("shared folders", ", ".join(job.paths)),

@@ -1,4 +1,4 @@
-"""Run a script on many nodes by ssh: one connection a node, one session, one round trip."""
+"""Run a script on many nodes by ssh: one connection per node, one session, one round trip."""
 
 from __future__ import annotations
 

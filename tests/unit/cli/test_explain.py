@@ -67,7 +67,7 @@ def test_spelling_is_free(word: str) -> None:
         ("ssh", "SSH001"),
         ("ENV", "ENV003"),
         ("env", "Environment variables"),
-        ("env", "one process a slot"),
+        ("env", "one process per slot"),
         ("skip", "Never counted as fail"),
         ("unknown", "`clusterkit explain verdicts`"),
         ("NCCL_IB_HCA", "NAME:PORT"),

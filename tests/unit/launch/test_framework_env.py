@@ -1,4 +1,4 @@
-"""The framework `env`: one process a slot, who is told who it is, and how the node then ends."""
+"""The framework `env`: one process per slot, who is told who it is, and how the node then ends."""
 
 from __future__ import annotations
 

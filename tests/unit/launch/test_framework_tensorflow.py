@@ -250,7 +250,7 @@ def test_what_it_refuses(options: dict[str, str], message: str) -> None:
 
 def test_fewer_processes_than_slots_are_for_one_a_slot() -> None:
     inputs = LaunchInputs(script="x.py", nodes=2, slots=(2, 2), processes=3)
-    with pytest.raises(UserError, match="one process a node"):
+    with pytest.raises(UserError, match="one process per node"):
         load_framework("tensorflow").command(inputs)
 
 

@@ -193,8 +193,8 @@ class Rank:
 def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[Rank, ...]:
     """Return one `Rank` a process, hosts filled one after the other.
 
-    `processes` is the exact number of processes, None for one a slot. (Horovod's own static
-    launcher takes it for a minimum and starts one process a slot: horovod 0.28.1,
+    `processes` is the exact number of processes, None for one per slot. (Horovod's own static
+    launcher takes it for a minimum and starts one process per slot: horovod 0.28.1,
     runner/gloo_run.py.)
 
     Raises:

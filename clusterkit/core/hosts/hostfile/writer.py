@@ -80,7 +80,7 @@ def _problems(hosts: Sequence[Host], target: Format, default: int | None) -> Ite
     if not hosts:
         yield Problem(message="there are no hosts to write")
     if default is not None and not 1 <= default <= MAX_SLOTS:
-        yield Problem(message=f"{default} slots a host: it takes 1 to {MAX_SLOTS}")
+        yield Problem(message=f"{default} slots per host: it takes 1 to {MAX_SLOTS}")
     yield from _host_problems(hosts, target)
     for message, affected, hint in _unsayable(hosts, target, default):
         if affected:

@@ -238,7 +238,7 @@ def _traffic(scaling: Scaling, row: Row) -> Iterator[str]:
     moved = mean(one.bytes_per_s for one in row.evidence)
     if moved is None or row.size.nodes == 1:
         return
-    each = f", {moved * row.step_s / 1e6:.3g} MB a step" if row.step_s else ""
+    each = f", {moved * row.step_s / 1e6:.3g} MB per step" if row.step_s else ""
     yield f"a node sends or receives {moved / 1e6:.3g} MB/s{each}"
     share = _network_share(scaling, row)
     if share is not None:

@@ -133,7 +133,7 @@ def evidence_of(
 
 
 def _traffic(over: NodeRates) -> float:
-    """Return bytes a second; the greater direction, as links carry both at once."""
+    """Return bytes per second; the greater direction, as links carry both at once."""
     interfaces = over.interfaces
     if over.ports:
         interfaces = tuple(one for one in interfaces if not one.name.startswith(_IP_OVER_IB))

@@ -160,7 +160,7 @@ def ask_for(columns: Iterable[str]) -> str:
 
 
 def read_gpu_table(text: str, *, needed: Collection[str]) -> tuple[dict[str, str], ...]:
-    """Read `--format=csv` with its header: one row a GPU, by column, under today's names.
+    """Read `--format=csv` with its header: one row per GPU, by column, under today's names.
 
     Raises:
         Unparsed: it is no such table, lacks a column that is `needed`, or has no row.

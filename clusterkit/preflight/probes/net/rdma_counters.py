@@ -63,7 +63,7 @@ class RdmaCounters:
 
 @lru_cache(maxsize=16384)
 def parse(text: str) -> RdmaCounters:
-    """Read the two blocks of lines, one line a port."""
+    """Read the two blocks of lines, one line per port."""
     samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}
     for line in filter(None, text.split("\n")):
         match = _LINE.fullmatch(line)
