@@ -144,7 +144,7 @@ def _peak(setup: Setup) -> float:
 def _calibrated(score: SpeedScore, scores: Sequence[SpeedScore]) -> SpeedScore:
     """Return `score` as it is after the nearest other run of that model and card was measured.
 
-    A row of the same run says the same in another unit: it is no measurement of another.
+    A row of the same run says the same in another unit: it is not a measurement of another.
     """
     others = [
         other for other in scores if other.setup != score.setup and _same_machine(score, other)

@@ -48,7 +48,7 @@ class Preflight:
 
     @property
     def exclude(self) -> tuple[str, ...]:
-        """The nodes that are not fit."""
+        """The nodes that are unhealthy."""
         return self.report.exclude
 
     @property

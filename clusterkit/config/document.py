@@ -199,7 +199,7 @@ def _compose(text: str, source: str, language: str) -> yaml.Node | None:
         raise UserError(
             f"this is not valid {language}: {error}",
             position=Position(source=source),
-            hint="look for an escape (\\U...) that is no character",
+            hint="look for an escape (\\U...) that is not a character",
         ) from error
     return root
 

@@ -112,7 +112,7 @@ def _options(value: Any) -> Any:
     for name in options:
         if not _OPTION.fullmatch(name):
             raise ValueProblemError(
-                f"{name!r} is no long option of sbatch", "write it without dashes: mail-type"
+                f"{name!r} is not a long option of sbatch", "write it without dashes: mail-type"
             )
     return options
 
@@ -132,7 +132,7 @@ def _ports(value: Any) -> Any:
 
 def _mount(text: str) -> str:
     if not units.is_mount(text):
-        raise ValueProblemError(f"{text!r} is no mount", f"write {units.MOUNT_FORMS}")
+        raise ValueProblemError(f"{text!r} is not a mount", f"write {units.MOUNT_FORMS}")
     return text
 
 
@@ -238,7 +238,7 @@ ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
 Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeValidator(_as_list)]
 VariableName = Annotated[
-    str, _matching(_NAME, "is no name for an environment variable", "letters, digits and _ only")
+    str, _matching(_NAME, "is not a name for an environment variable", "letters, digits and _ only")
 ]
 VariableNames = Annotated[tuple[VariableName, ...], BeforeValidator(_as_list)]
 Environment = Annotated[dict[VariableName, Lines], BeforeValidator(_pairs)]
@@ -247,7 +247,7 @@ OptionNames = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValida
 Settings = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_settings)]
 Hosts = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 NodeCount = Annotated[
-    str, _matching(_NODES, "is no number of nodes", "a number from 1 up, or MIN:MAX")
+    str, _matching(_NODES, "is not a number of nodes", "a number from 1 up, or MIN:MAX")
 ]
 Slots = Annotated[
     str,

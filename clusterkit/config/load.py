@@ -192,7 +192,7 @@ class _Loader:
         position = file.document.key_position
         if not _CLUSTER_NAME.fullmatch(name):
             hint = "letters, digits, '.', '_' and '-' can stand in it"
-            self._wrong(f"{name!r} is no name for a cluster", hint, "clusters", position(where))
+            self._wrong(f"{name!r} is not a name for a cluster", hint, "clusters", position(where))
             return
         layers = self.clusters.setdefault(name, {})
         torn = model.hosts is not None and model.hostfile is not None

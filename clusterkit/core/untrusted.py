@@ -43,7 +43,7 @@ def real(text: str, *, least: float = -_LARGEST, most: float = _LARGEST) -> floa
         ValueError: it is none, or beyond the range.
     """
     number = float(text) if len(text) <= _LONGEST else math.nan
-    if not least <= number <= most:  # never true for what is no number
+    if not least <= number <= most:  # never true for what is not a number
         raise ValueError(f"no number from {least:g} to {most:g}: {text[:_LONGEST]!r}")
     return number
 

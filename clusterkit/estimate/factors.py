@@ -86,7 +86,7 @@ def load_calibration(path: Path) -> Calibration | None:
         return _parsed(document)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"this is no calibration: {error}",
+            f"this is not a calibration: {error}",
             hint=f"measure again (`clusterkit estimate --calibrate FILE`), or remove {path}",
             position=Position(source=str(path)),
         ) from error

@@ -180,7 +180,7 @@ class Executor:
         """
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
-        """Ask for the end of a job; one that has ended already is no error.
+        """Ask for the end of a job; one that has ended already is not an error.
 
         Raises:
             RemoteError: nobody could be asked.

@@ -132,5 +132,5 @@ def check_registry(text: str) -> str:
     """
     if not _REGISTRY.fullmatch(text):
         hint = "HOST[:PORT][/PATH], in lower case, without https://"
-        raise UserError(f"{text!r} is no registry", hint=hint)
+        raise UserError(f"{text!r} is not a registry", hint=hint)
     return text

@@ -226,7 +226,7 @@ def build_command(target: Target, options: BuildOptions, folder: Path) -> tuple[
 def bake_document(targets: Sequence[Target], options: BuildOptions) -> Mapping[str, Any]:
     """Return the bake file: each target, and which of them is built from which.
 
-    Where the builder is no part of the engine, it sees a parent only by these links.
+    Where the builder is not a part of the engine, it sees a parent only by these links.
     """
     folders = {target.tags[0]: target.folder for target in targets}
     entries = {}

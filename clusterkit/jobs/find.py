@@ -119,7 +119,7 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
 
 
 def _folder_named(word: str) -> Path | None:
-    """Return the folder that a word names; None where it is no path."""
+    """Return the folder that a word names; None where it is not a path."""
     try:
         path = Path(word).expanduser()
         if "/" in word or path.is_dir():
@@ -203,7 +203,7 @@ def _at(path: Path) -> RunFolder:
     if _submitted(run):
         return run
     raise UserError(
-        f"{path} is no run folder" if path.is_dir() else f"no such folder: {path}",
+        f"{path} is not a run folder" if path.is_dir() else f"no such folder: {path}",
         hint="`clusterkit status` lists the runs there are",
     )
 

@@ -39,7 +39,7 @@ class Option:
     variable: bool = False
     """Whether `CLUSTERKIT_<NAME>` gives it as well."""
     argument: bool = False
-    """Whether it is no flag, but a word of the command line."""
+    """Whether it is not a flag, but a word of the command line."""
     once: bool = False
     """Whether the command line takes it once, where Python takes several."""
     in_file: str = ""

@@ -149,7 +149,7 @@ def _check_directives(
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             problems.append(
                 Problem(
-                    message=f"{key!r} is no sbatch option",
+                    message=f"{key!r} is not an sbatch option",
                     hint="write its long name without dashes in front, such as sbatch.mail-user=me",
                 )
             )

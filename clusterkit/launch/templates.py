@@ -118,7 +118,7 @@ def _require_quoted(value: Any) -> str:
 
 def _name(value: str) -> Quoted:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", value):
-        raise UnquotedError(f"{value!r} is no name")
+        raise UnquotedError(f"{value!r} is not a name")
     return Quoted(value)
 
 

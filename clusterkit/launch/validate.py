@@ -147,7 +147,7 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     for name in (*environment, *secrets):
         if not _ENV_NAME.fullmatch(name):
             hint = "letters, digits and underscores, no digit first"
-            yield Problem(message=f"{name!r} is no name of an environment variable", hint=hint)
+            yield Problem(message=f"{name!r} is not a name of an environment variable", hint=hint)
     for name, value in environment.items():
         if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE:
             yield Problem(

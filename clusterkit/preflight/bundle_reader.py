@@ -102,11 +102,11 @@ def _manifest_text(folder: Path) -> bytes:
     path = folder / MANIFEST
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {what}: it is no folder of a bundle", hint=_SAVE)
+        raise UserError(f"{folder} {what}: it is not a folder of a bundle", hint=_SAVE)
     if path.is_symlink():
         _refuse_link(path)
     if not path.is_file():
-        raise UserError(f"{folder} is no bundle: there is no file {MANIFEST} in it", hint=_SAVE)
+        raise UserError(f"{folder} is not a bundle: there is no file {MANIFEST} in it", hint=_SAVE)
     with files.explained(path, "read"), open(path, "rb", buffering=0, opener=_no_link) as file:
         text = _all_of(file, _MOST_MANIFEST)
     if text is None:
@@ -136,7 +136,7 @@ def _parsed(path: Path, text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # also bytes that are no UTF-8
-        raise UserError(f"{path} is damaged: it is no whole JSON: {error}", hint=_AGAIN) from error
+        raise UserError(f"{path} is damaged: not complete JSON: {error}", hint=_AGAIN) from error
     except RecursionError:
         raise UserError(f"{path} is damaged: nested too deeply", hint=_AGAIN) from None
 
@@ -144,7 +144,7 @@ def _parsed(path: Path, text: bytes) -> Any:
 def _check_schema(path: Path, document: Any) -> None:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema is None:
-        raise UserError(f"{path} is no manifest of a bundle: it names no schema", hint=_SAVE)
+        raise UserError(f"{path} is not a manifest of a bundle: it names no schema", hint=_SAVE)
     if type(schema) is not int or schema < SCHEMA:
         raise UserError(f"{path} is damaged: there is no schema {schema!r}", hint=_AGAIN)
     if schema > SCHEMA:
@@ -170,7 +170,7 @@ def _check_names(path: Path, manifest: _Manifest) -> None:
     probes = {probe for node in manifest.nodes for probe in node.probes}
     odd = next((name for name in (*names, *probes) if not _SAFE.fullmatch(name)), None)
     if odd is not None:
-        why = f"{odd!r} is no name of a node or a probe"
+        why = f"{odd!r} is not a name of a node or a probe"
     elif not names:
         why = "it names no node"
     elif len(set(names)) < len(names):
@@ -194,7 +194,7 @@ def _check_figures(path: Path, manifest: _Manifest) -> None:
         *((f"job.slots.{host}", slots, _MOST_SLOTS) for host, slots in job.slots.items()),
         *(one for node in manifest.nodes for one in _figures(node)),
     ):
-        if value is not None and not 0 <= value <= most:  # also what is no number
+        if value is not None and not 0 <= value <= most:  # also what is not a number
             raise UserError(f"{path} is damaged: {name} is {value!s:.40}", hint=_AGAIN)
 
 

@@ -27,7 +27,7 @@ def measured_in(folder: Path) -> Fabric:
     """Return the fabric that was measured, from a bundle.
 
     Raises:
-        UserError: it is no bundle, or nothing was measured.
+        UserError: it is not a bundle, or nothing was measured.
     """
     evidence = evidence_of(read_bundle(folder))
     links = read_links(evidence)

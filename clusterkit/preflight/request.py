@@ -96,6 +96,6 @@ def _problems(options: PreflightOptions, cluster: ClusterSpec) -> Iterator[Probl
     for name in options.env:
         if not _VARIABLE.fullmatch(name):
             yield Problem(
-                message=f"--env: {name!r} is no name of an environment variable",
+                message=f"--env: {name!r} is not a name of an environment variable",
                 hint="letters, digits and underscores, no digit first",
             )

@@ -173,7 +173,7 @@ def test_a_pipe_in_the_way_holds_nobody_up(shared: Path, witness: Path) -> None:
     os.mkfifo(pipe)
     give_away(pipe)
     done = clusterkit(shared / "mine", "config", "show")
-    assert done.returncode == 0, done.stderr  # it is no file, and so no configuration
+    assert done.returncode == 0, done.stderr  # it is not a file, and so no configuration
     job = shared / "job.yaml"
     os.mkfifo(job)
     give_away(job)

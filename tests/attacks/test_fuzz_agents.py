@@ -184,7 +184,7 @@ class Lines(Talk):
             raise EOFError
         return found
 
-    def said(self) -> str:
+    def error_output(self) -> str:
         return ""
 
     def exit_code(self) -> int:

@@ -139,7 +139,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "a rank of 5,000 digits": {"failure": RESULT | {"node_rank": 10**18}},
     "a year beyond any calendar": {"failure": RESULT | {"ended_at": 1e300}},
     "a name with a command": {"failure": RESULT | {"node": "n2;\x1b[2J"}},
-    "a gone that is no list": {"gone": 1},
+    "a gone that is not a list": {"gone": 1},
     "a gone of more nodes than there are": {"gone": [RESULT] * 4},
     "a gone of nonsense": {"gone": [None]},
     "a word for yes": {"cancelled": "no", "ended": "yes"},

@@ -407,7 +407,7 @@ def test_what_cannot_be_meant_is_refused_at_the_desk(rack: Rack) -> None:
     assert "no image r.example:5000/ai/clusterkit/torch:cpu" in elsewhere.stderr
     variant = rack.distribute(IMAGE, "--variant", "cpu")
     assert variant.returncode == 2
-    assert f"{IMAGE} is no image of the catalogue" in variant.stderr
+    assert f"{IMAGE} is not an image of the catalogue" in variant.stderr
     at_home = rack.desk.clusterkit("images", "distribute", IMAGE, "-c", "local")
     assert at_home.returncode == 2
     assert "local is this machine, which has the image already" in at_home.stderr

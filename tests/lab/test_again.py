@@ -139,7 +139,7 @@ def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
     assert (done["state"], done["exit_code"]) == ("succeeded", 0)
     run = RunFolder(Path(done["run_dir"]))
     assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
-    assert "n1 is not fit" in run.requeued(0).read_text()
+    assert "n1 is unhealthy" in run.requeued(0).read_text()
 
 
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:

@@ -111,7 +111,7 @@ def test_nothing_but_a_job_wakes_a_node(desk: Desk, resumed: Callable[[], list[s
 
 
 def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[str]]) -> None:
-    """Where one of them is not fit when it has started, another one takes its place."""
+    """Where one of them is unhealthy when it has started, another one takes its place."""
     with full_shared_memory(desk.lab, "n3"):
         done = desk.submit("--wait", "--requeue", "1", *JOB, "hello.py")
     assert done["state"] == "succeeded"

@@ -102,18 +102,18 @@ def test_an_unfit_node_is_heeded(desk: Desk, script: str) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "fail     HOST010 host-shm  n2" in refused.stderr
     assert FULL in refused.stderr
-    assert "error: not submitted: not fit: n2\n" in refused.stderr
+    assert "error: not submitted: unhealthy: n2\n" in refused.stderr
     for flag in ("--exclude-unfit", "--exclude n2", "--force"):
         assert flag in refused.stderr.splitlines()[-1]
 
     assert document.returncode == 1
     parsed = json.loads(document.stdout)
     assert parsed["schema"] == 1
-    assert parsed["error"]["message"] == "not submitted: not fit: n2"
+    assert parsed["error"]["message"] == "not submitted: unhealthy: n2"
     assert (parsed["preflight"]["usable"], parsed["preflight"]["exclude"]) == (["n1", "n3"], ["n2"])
 
     assert too_few.returncode == 1
-    assert "not fit: n2; 2 nodes are left and 3 are needed" in too_few.stderr
+    assert "unhealthy: n2; 2 nodes are left and 3 are needed" in too_few.stderr
     assert "--nodes" in too_few.stderr.splitlines()[-1]
 
     assert without["state"] == "succeeded"
@@ -132,7 +132,7 @@ def test_a_job_that_is_unfit_itself_is_refused_without_asking(desk: Desk, script
     done = desk.clusterkit("submit", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert "NCCL_SOCKET_IFNAM" in done.stderr
-    assert "error: not submitted: the job is not fit to run\n" in done.stderr
+    assert "error: not submitted: the job cannot run\n" in done.stderr
     assert "--force" in done.stderr.splitlines()[-1]
     assert queued(desk) == ""
 
@@ -170,7 +170,7 @@ def test_a_node_that_is_unfit_when_the_job_starts_is_named(desk: Desk, script: s
         done = desk.submit("--wait", *words)
     assert (done["returncode"], done["state"]) == (1, "failed")
     assert done["exit_code"] == 69
-    assert f"n3 is not fit: HOST010 {FULL}" in done["reason"]
+    assert f"n3 is unhealthy: HOST010 {FULL}" in done["reason"]
     assert told(done)["HOST010"] == ("fail", ["n3"])
     document = json.loads((Path(done["run_dir"]) / "preflight.json").read_text())
     passed = {f["id"] for f in document["findings"] if f["verdict"] == "pass"}

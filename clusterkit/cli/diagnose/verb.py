@@ -76,7 +76,7 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
     if not jobs:
         return None
     if len(words) > 1:
-        also = "" if len(jobs) > 1 else f", and {jobs[0]} is no file"
+        also = "" if len(jobs) > 1 else f", and {jobs[0]} is not a file"
         raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
     path = Path(jobs[0])
     if path.is_dir():

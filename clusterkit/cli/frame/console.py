@@ -85,7 +85,7 @@ def use_colour(stream: Any) -> bool:
 def json_document(document: Mapping[str, Any]) -> None:
     """Print the one JSON document of this run, with its schema number first.
 
-    Infinity and what is no number are null: JSON has no words for them. Halves of surrogate pairs,
+    Infinity and NaN are null: JSON has no words for them. Halves of surrogate pairs,
     which many readers refuse, are replaced.
     """
     document = versioned(document)

@@ -18,7 +18,7 @@ def usage_error(error: TyperException, words: Sequence[str]) -> UserError:
     """Return what typer has against `words` as an error of ours, with what to type next."""
     message, _, guess = error.format_message().partition(" Did you mean ")
     for phrase in _NO_NUMBER:
-        message = message.replace(phrase, "is no whole number")
+        message = message.replace(phrase, "is not a whole number")
     context: Any = getattr(error, "ctx", None)
     option: str | None = getattr(error, "option_name", None)
     hint = f"did you mean {guess}" if guess else None

@@ -81,7 +81,7 @@ def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool
         return tag_of(*read_name(name, variant), registry), True
     if variant not in {None, os.environ.get("CLUSTERKIT_IMAGES_VARIANT")}:
         raise UserError(
-            f"--variant {variant}: {name} is no image of the catalogue",
+            f"--variant {variant}: {name} is not an image of the catalogue",
             hint="leave it out; the catalogue: clusterkit images list",
         )
     return name, False

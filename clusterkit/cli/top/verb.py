@@ -54,7 +54,7 @@ def top(
     from clusterkit.observe.prometheus import require_metrics
     from clusterkit.observe.top.watch import Watcher
 
-    if interval is not None and not interval >= _LEAST_S:  # also where it is no number
+    if interval is not None and not interval >= _LEAST_S:  # also where it is not a number
         raise UserError(
             f"--interval {interval:g}: nodes are asked twice a second at most",
             hint=f"--interval {_LEAST_S:g}",

@@ -40,7 +40,7 @@ def expand(text: str, *, source: str = "hostlist") -> tuple[str, ...]:
     ('n9', 'n10', 'n11', 'n9')
 
     Raises:
-        UserError: `text` is no hostlist, or stands for more than `MAX_NAMES` names.
+        UserError: `text` is not a hostlist, or stands for more than `MAX_NAMES` names.
     """
     if not text.strip():
         return ()
@@ -94,7 +94,7 @@ def parse_tasks_per_node(text: str, *, source: str = "SLURM_TASKS_PER_NODE") -> 
         repeat = int(match[2] or 1) if match else 0
         if match is None or not repeat or not int(match[1]) or len(counts) + repeat > MAX_NAMES:
             raise UserError(
-                f"{item.strip()[:40]!r} is no task count",
+                f"{item.strip()[:40]!r} is not a task count",
                 hint="such as '8', '8,4' or '8(x16),4', each at least 1",
                 position=Position(source=source, line=1, column=column, text=text),
             )

@@ -180,7 +180,7 @@ def parse_measurement(document: object, *, source: str) -> Measurement:
     where = Position(source=source)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UserError(
-            f'this is no measurement: `"schema": {SCHEMA}` is missing',
+            f'this is not a measurement: `"schema": {SCHEMA}` is missing',
             hint="the scripts in examples/ write one with --measure FILE",
             position=where,
         )

@@ -240,7 +240,7 @@ def own_figures(
     for item in filter(None, (part.strip() for part in text.split(","))):
         word, equals, number = (part.strip() for part in item.partition("="))
         if word not in limits or not equals:
-            message = f"{item!r} is no figure of {of}"
+            message = f"{item!r} is not a figure of {of}"
             problems.append(Problem(message=message, hint=choices_hint(word, limits)))
             continue
         try:

@@ -236,7 +236,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     hint = "give the config.json of a model, as its repository on a model hub has it"
     try:
         if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(f"{path} is no configuration: it is too large", hint=hint)
+            raise UserError(f"{path} is not a configuration: it is too large", hint=hint)
         document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"there is no {path}", hint=hint) from error

@@ -92,7 +92,7 @@ def model_of_params(text: str) -> ModelShape:
     `exact_params` is the size that was asked for, and `assumed` tells the shape in words.
 
     Raises:
-        UserError: it is no number, or no size of a language model.
+        UserError: it is not a number, or no size of a language model.
     """
     params = _size(text)
     return replace(llama_of(params), name=text.strip())
@@ -165,7 +165,7 @@ def _size(text: str) -> int:
     number = amount(text)
     hint = "give it as 350M, 1.3B, 7B, 1T or 7000000000"
     if number is None:
-        raise UserError(f"{text!r} is no number of parameters", hint=hint)
+        raise UserError(f"{text!r} is not a number of parameters", hint=hint)
     params = round(number)
     if not _SMALLEST <= params <= _LARGEST:
         what = "too few" if params < _SMALLEST else "too many"

@@ -228,7 +228,7 @@ def _margin(part: str | float | None) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < 1:
-        raise UserError(f"--margin {text} is no part of a GPU", hint="--margin 0.08, or 8%")
+        raise UserError(f"--margin {text} is not a part of a GPU", hint="--margin 0.08, or 8%")
     return number
 
 
@@ -238,7 +238,7 @@ def _tokens(number_of: str | float | None) -> float | None:
     text = str(number_of)
     number = amount(text)
     if not number:
-        raise UserError(f"--tokens {text} is no number of tokens", hint="--tokens 2T, or 300B")
+        raise UserError(f"--tokens {text} is not a number of tokens", hint="--tokens 2T, or 300B")
     return number
 
 

@@ -84,7 +84,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
     if result.unfit is not None and may_requeue(submission, me):
-        requeue(run, me, f"{me.name} is not fit")
+        requeue(run, me, f"{me.name} is unhealthy")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
@@ -224,7 +224,7 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
 
 
 UNHEALTHY = 69
-"""Exit code of a node that is not fit (EX_UNAVAILABLE of sysexits.h)."""
+"""Exit code of a node that is unhealthy (EX_UNAVAILABLE of sysexits.h)."""
 UNWRITABLE = 74
 """Exit code of a node that could not begin, for the disk of the run folder is full (EX_IOERR)."""
 

@@ -58,7 +58,7 @@ def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
 
 
 def _listed(nodes: str) -> tuple[str, ...]:
-    """Return the nodes of a hostlist that a node has written; none where it is no hostlist."""
+    """Return the nodes of a hostlist that a node has written; none where it is not a hostlist."""
     try:
         return hostlist.expand(nodes)
     except UserError:

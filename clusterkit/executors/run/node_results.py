@@ -101,7 +101,7 @@ def _unwritten(run: RunFolder, node_rank: int, attempt: int) -> Path:
 
 def _read_brief(path: Path, node_rank: int, attempt: int) -> dict[str, Any] | None:
     try:
-        found = _BRIEF.fullmatch(os.readlink(path))  # noqa: PTH115 - for the text, which is no path
+        found = _BRIEF.fullmatch(os.readlink(path))  # noqa: PTH115 - for the text, which is not a path
         at = path.lstat().st_mtime
     except OSError:
         return None
@@ -244,7 +244,7 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
 
 
 def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
-    """Return the first failure of each attempt that had one, and every node that was not fit."""
+    """Return the first failure of each attempt that had one, and every node that was unhealthy."""
     names = [f"{number}.json" for number in sorted(_failed_attempts(run))]
     found = (result_of(document) for _, document in _read_all(run.failures, names))
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
@@ -277,7 +277,7 @@ def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: i
 def failure_text(result: NodeResult) -> str:
     """Return how a node failed, in words."""
     if result.unfit is not None:
-        return f"{result.node} is not fit: {' '.join(result.unfit.split())}"
+        return f"{result.node} is unhealthy: {' '.join(result.unfit.split())}"
     if result.lost is not None:
         return " ".join(([] if result.among else [result.node]) + result.lost.split())
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"

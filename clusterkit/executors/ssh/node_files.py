@@ -285,7 +285,7 @@ class NodeFiles:
     def _result(self, path: PurePosixPath, data: bytes) -> NodeResult:
         result = parsed(NodeResult, data)
         if result is None:
-            raise self._nonsense(f"{path} is no result")
+            raise self._nonsense(f"{path} is not a result")
         return result
 
     def _write_result(self, path: PurePosixPath, result: NodeResult, attempt: int) -> None:

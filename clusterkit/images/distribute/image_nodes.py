@@ -164,6 +164,6 @@ def _failed(node: str, talk: Talk) -> RemoteError:
     code = talk.exit_code()  # once the script has ended, all that it said is there
     error_output = talk.error_output()
     if code < 0 and not error_output:
-        return RemoteError(BROKEN, node=node, hint="run it again: half an image is no image there")
+        return RemoteError(BROKEN, node=node, hint="run it again: no partial image is kept there")
     error = docker_error(error_output)
     return RemoteError(error.message, node=node, hint=error.hint)

@@ -49,7 +49,7 @@ class Passed:
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the run folder keeps of it, by file name."""
     without: tuple[str, ...] = ()
-    """The nodes that were not fit, and are left out."""
+    """The nodes that were unhealthy, and are left out."""
 
 
 def chosen_mode(given: str | None, plan: LaunchPlan) -> str:
@@ -121,15 +121,15 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
     unhealthy = hostlist.fold_set(report.exclude)
     left = len(report.usable) + len(report.unasked)
     if report.job_cannot_run:
-        what, hint = "the job is not fit to run", "fix what is named above, or --force"
+        what, hint = "the job cannot run", "fix what is named above, or --force"
     elif enough:
-        what = f"not fit: {unhealthy}"
+        what = f"unhealthy: {unhealthy}"
         hint = "--exclude-unfit goes on without (enough are left), "
         hint += f"--exclude {quote(unhealthy)}, or --force"
     else:
         are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
-        what = f"not fit: {unhealthy}; {are_left} left and {needed} needed"
+        what = f"unhealthy: {unhealthy}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""
         hint = f"fix the nodes, {fewer}or --force"
     return PreflightFailedError(f"not submitted: {what}", hint=hint, report=report)

@@ -280,7 +280,7 @@ def _parse_sync(text: str | None, problems: list[Problem]) -> str | None:
 def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
     match = re.fullmatch(r"(-?\d{1,18})(?::(\d{1,18}))?", text.strip())
     if match is None:
-        message = f"--nodes {text[:40]!r} is no number"
+        message = f"--nodes {text[:40]!r} is not a number"
         problems.append(Problem(message=message, hint="--nodes 4, or --nodes 2:8"))
         return 1, None
     return int(match[1]), int(match[2]) if match[2] else None
@@ -291,7 +291,7 @@ def _parse_slots(value: Any, problems: list[Problem]) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in parts if str(part).strip())
     except ValueError:
-        message = f"--gpus-per-node {str(value)[:40]!r} is no number"
+        message = f"--gpus-per-node {str(value)[:40]!r} is not a number"
         hint = "--gpus-per-node 8, or one number per node: --gpus-per-node 8,4"
         problems.append(Problem(message=message, hint=hint))
         return ()

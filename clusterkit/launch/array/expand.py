@@ -91,7 +91,7 @@ def _places(text: str, where: str, sweep: Sweep, problems: list[Problem]) -> set
             position = Position(source=where, line=1, column=match.start() + 1, text=text)
             problems.append(
                 Problem(
-                    message=f"{match[0]!r} is no value of {sweep.source}, which has {known}",
+                    message=f"{match[0]!r} is not a value of {sweep.source}, which has {known}",
                     hint=meant or _LITERAL,
                     position=position,
                 )

@@ -73,7 +73,7 @@ def _list(path: Path, text: str, source: str) -> list[Mapping[str, str]]:
     document = parse_document(yaml, source=source, language=language)
     if not isinstance(document.data, list):
         raise UserError(
-            f"{source} is no list of jobs",
+            f"{source} is not a list of jobs",
             hint="one entry for each job, such as `- {lr: 1e-3, seed: 0}`; "
             "for all combinations: --array 'lr=1e-3,1e-4;seed=0-3'",
         )

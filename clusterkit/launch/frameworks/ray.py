@@ -31,11 +31,11 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     unknown = next((name for name in inputs.options if name not in known), None)
     if unknown is not None:
         raise UserError(
-            f"ray.{unknown} is no option of a job", hint=choices_hint(unknown, sorted(known))
+            f"ray.{unknown} is not an option of a job", hint=choices_hint(unknown, sorted(known))
         )
     seconds = inputs.options.get(_OURS, "600")
     if not seconds.isdigit():
-        raise UserError(f"ray.{_OURS} {seconds!r} is no number of seconds", hint="600")
+        raise UserError(f"ray.{_OURS} {seconds!r} is not a number of seconds", hint="600")
     if inputs.max_nodes is None and inputs.processes != sum(inputs.slots):
         raise UserError(
             "under ray, the script itself says how many processes it wants",

@@ -50,7 +50,7 @@ def read_script(text: str) -> Script:
 
     Raises:
         SyntaxError: it is written for another Python, or for none.
-        ValueError, RecursionError, MemoryError: it is no text that Python reads.
+        ValueError, RecursionError, MemoryError: it is not a text that Python reads.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # the job itself will tell of those

@@ -9,7 +9,7 @@ Processes of jobs, and their ranks, are known by their variables (programs/probe
 cgroups that they, and the script itself, are in, those with a limit are told, up to the root; one
 that ends while it is read is left out. So are an interface on top of one that is told (`lower_*` in
 its folder: bond, VLAN, bridge, macvlan), as the same bytes pass both, and an RDMA port whose
-counters are no numbers (drivers/infiniband/core/sysfs.c: `N/A (no PMA)`).
+counters are not numbers (drivers/infiniband/core/sysfs.c: `N/A (no PMA)`).
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _third_party() -> list[Check]:
             ) from error
         if not isinstance(check, Check) or check.area not in AREAS:
             raise UserError(
-                f"check {entry_point.name!r} ({entry_point.value}) is no clusterkit Check"
+                f"check {entry_point.name!r} ({entry_point.value}) is not a clusterkit Check"
             )
         found.append(check)
     return found

@@ -31,7 +31,7 @@ def _usual(evidence: Evidence, key: Callable[[Folder], V | None]) -> Sequence[V 
     return tuple(majority(values) for values in found)
 
 
-_STATES = {"hung": "hangs", "absent": "not found", "denied": "is no folder that you may enter"}
+_STATES = {"hung": "hangs", "absent": "not found", "denied": "is not a folder that you may enter"}
 
 
 @check("FS001", "fs-alive", PROBE, skip_if=_no_folder)

@@ -66,7 +66,7 @@ class NodeFacts:
             self._read[probe.name] = (
                 read_output(probe, None)
                 if output is None
-                # How long a probe took is no part of what it says, and differs everywhere.
+                # How long a probe took is not a part of what it says, and differs everywhere.
                 else _parsed(probe, output.stdout, output.stderr, output.exit_code)
             )
         facts: T | Missing = self._read[probe.name]

@@ -39,7 +39,7 @@ def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
         topology = node.of(nvidia_links.TOPO)
         if isinstance(topology, Missing) or topology.view is View.P2P:
             continue
-        # A job sees its own CPUs only, so the affinity to CPUs is no part of the type.
+        # A job sees its own CPUs only, so the affinity to CPUs is not a part of the type.
         key = (
             topology.gpus,
             topology.nics,

@@ -43,9 +43,9 @@ def query(hosts: Sequence[str]) -> tuple[str, ...]:
 
 
 def as_records(output: Output) -> Output:
-    """Return the output of `query` as if scontrol had printed it; unchanged where it is no table.
+    """Return the output of `query` as if scontrol had printed it; unchanged if it is not a table.
 
-    Raises nothing: what is no table has no records either, and is unknown to who reads it.
+    Raises nothing: what is not a table has no records either, and is unknown to who reads it.
     """
     try:
         return replace(output, stdout="".join(records(parse(output.stdout)).values()))

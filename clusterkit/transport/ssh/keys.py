@@ -93,7 +93,7 @@ class Keys:
                 # cryptography raises TypeError for a passphrase that was not given
                 self._notes[path] = "has a passphrase: ssh-add it"
             except (ValueError, paramiko.SSHException):
-                self._notes[path] = "is no private key"
+                self._notes[path] = "is not a private key"
         return self._loaded[path]
 
     def _agent(self, only: Sequence[Path] | None) -> Iterator[Any]:

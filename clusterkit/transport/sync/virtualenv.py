@@ -103,7 +103,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
     version = _require_python(seen, wanted)
     if seen["full"] and seen["missing"]:
         raise RemoteError(
-            f"{seen['place']} is no virtual environment, and not empty",
+            f"{seen['place']} is not a virtual environment, and not empty",
             hint="set `venv:` of the cluster to a folder that is not there yet",
         )
     stamp = wanted.stamp(seen["python"])

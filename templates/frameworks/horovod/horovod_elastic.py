@@ -164,7 +164,7 @@ def slot_of(given):
     if not isinstance(given, dict) or not {"HOROVOD_LOCAL_RANK"} <= given.keys():
         raise PeerError("names no slot")
     if not all(SLOT.fullmatch(name) for name in given):
-        raise PeerError("names what is no variable of a slot")
+        raise PeerError("names what is not a variable of a slot")
     return {name: text(given, name, 1000) for name in given}
 
 

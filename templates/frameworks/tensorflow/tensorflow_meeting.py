@@ -140,7 +140,7 @@ class Head:
         if not isinstance(ports, list) or len(ports) > MOST_PORTS:
             raise clusterkit_peers.PeerError("sends no list of ports")
         if not all(type(port) is int and 0 < port < 65536 for port in ports):
-            raise clusterkit_peers.PeerError("sends what is no port")
+            raise clusterkit_peers.PeerError("sends what is not a port")
         host = address_of(rank, self.nodes, host)
         return [f"{host}:{port}" for port in ports]
 

@@ -28,7 +28,7 @@ case $l in *:*) set -f; set -- ${l#*:}; set +f; echo "net $1 $3 $4 $9 ${11} ${12
 done </proc/net/dev
 }
 r() { v=; { IFS= read -r v <"$1"; } 2>/dev/null || :; }
-# an RDMA port whose counters are no numbers is left out
+# an RDMA port whose counters are not numbers is left out
 ports() {
 for p in /sys/class/infiniband/*/ports/*
 do

@@ -143,7 +143,7 @@ def test_a_job_file_and_arguments_that_beat_it(desk: Path) -> None:
     [
         ({"framework": "torchrnu"}, ["unknown framework 'torchrnu'", "argument framework",
                                      "did you mean 'torchrun'?"]),
-        ({"framework": "env", "nodes": "two"}, ["'two' is no number of nodes", "MIN:MAX"]),
+        ({"framework": "env", "nodes": "two"}, ["'two' is not a number of nodes", "MIN:MAX"]),
         ({"framework": "env", "requeue": -1, "time": "soon"}, ["at least 0", "time"]),
         ({"framework": "env", "script": "trian.py"}, ["trian.py does not exist",
                                                       "did you mean train.py?"]),
@@ -226,7 +226,7 @@ def test_preflight(desk: Path) -> None:
 
 
 def test_preflight_keeps_a_job_from_being_submitted(desk: Path) -> None:
-    with pytest.raises(PreflightFailedError, match="not submitted: the job is not fit") as refused:
+    with pytest.raises(PreflightFailedError, match="not submitted: the job cannot run") as refused:
         clusterkit.submit(
             "train.py", framework="env", env={"NCCL_SOCKET_IFNAM": "eth0"}, cluster="local"
         )

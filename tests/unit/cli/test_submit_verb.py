@@ -74,7 +74,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", "-p", "gpu", "train.py"), ["hint: --set sbatch.partition=gpu"]),
         (("submit", "--exclusive", "train.py"), ["hint: --set sbatch.exclusive=\n"]),
         (("submit", "--partition"), ["hint: --set sbatch.partition=VALUE"]),
-        (("submit", "--requeue", "x", "train.py"), ["'x' is no whole number"]),
+        (("submit", "--requeue", "x", "train.py"), ["'x' is not a whole number"]),
         (("status", "--partition", "gpu"), ["hint: clusterkit status --help"]),
         (("logs",), ["missing argument", "hint: clusterkit logs --help"]),
         (("submit", *TORCHRUN, "--env", "A", "train.py"), ["no `=`", "--env A=VALUE"]),

@@ -176,8 +176,8 @@ def test_open_mpi_says_everything() -> None:
         ([], "names", "no hosts"),
         ([host("n1", 1), host("n1", 1)], "openmpi", "'n1' stands twice"),
         ([host("n1", 0)], "deepspeed", "n1 has 0 slots"),
-        ([host("n 1", 1)], "deepspeed", "'n 1' is no host name"),
-        ([host("-n", 1)], "names", "'-n' is no host name"),
+        ([host("n 1", 1)], "deepspeed", "'n 1' is not a host name"),
+        ([host("-n", 1)], "names", "'-n' is not a host name"),
         ([host("n1"), host("n2")], "deepspeed", r"slots, and they are unknown: n\[1-2\]"),
         ([host("n1")], "horovod", "--slots N"),
         ([host("n1")], "hydra", "unknown"),
@@ -516,7 +516,7 @@ def test_the_hosts_of_an_allocation(
     [
         ({"SLURM_JOB_NODELIST": "n[2-1]"}, "runs backwards"),
         ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "8"}, "about 1 nodes"),
-        ({"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "many"}, "no number of GPUs"),
+        ({"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "many"}, "not a number of GPUs"),
         (
             {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS": "12"},
             "not evenly spread",

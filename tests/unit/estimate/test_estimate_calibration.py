@@ -173,7 +173,7 @@ def test_a_setup_that_cannot_be_is_refused(setup: dict[str, Any], said: str) -> 
         ({"all_reduce": 7}, "all_reduce must be a list, not '7'"),
         ({"setup": None}, "setup is missing"),
         ({"step_s": None, "allocated_bytes": None, "all_reduce": []}, "nothing was measured"),
-        ({"schema": 2}, "this is no measurement"),
+        ({"schema": 2}, "this is not a measurement"),
     ],
 )
 def test_a_file_of_another_sort_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -279,5 +279,5 @@ def test_without_a_home_folder_nothing_can_stay() -> None:
 def test_a_calibration_that_somebody_broke_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a100.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="this is no calibration"):
+    with pytest.raises(UserError, match="this is not a calibration"):
         load_calibration(path)

@@ -251,7 +251,7 @@ def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:
         ("--params 7B --gpu h100 --gpus 8 --offload disk", ["known: cpu, none, nvme"]),
         ("--params 7B --gpu h100 --gpus 8 --checkpointing ful", ["did you mean 'full'?"]),
         ("--params 7B --gpu h100 --gpus 8 --global-batch 100", ["--global-batch 96 or 104"]),
-        ("--params 7B --gpu h100 --gpus 8 --margin 2", ["--margin 2 is no part of a GPU"]),
+        ("--params 7B --gpu h100 --gpus 8 --margin 2", ["--margin 2 is not a part of a GPU"]),
         ("--params 7B --gpu h100 --gpus 8 --tokens 2X", ["--tokens 2X"]),
         ("--params 7B --gpu h100 --gpus 8 --price 2", ["--tokens 2T"]),
         ("--params 7B --gpu h100 --gpus 8 --interconnect smoke", ["smoke"]),

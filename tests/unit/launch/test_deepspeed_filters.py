@@ -56,9 +56,9 @@ def test_a_compose_file_has_one_host_that_no_filter_names() -> None:
     [
         ({"include": "w0", "exclude": "w1"}, ("deepspeed.include", "exclude each other")),
         ({"include": "w0@"}, ("HOST[:SLOT,...]", "deepspeed.include:1:4")),
-        ({"include": "w0:"}, ("no slot number",)),
+        ({"include": "w0:"}, ("is not a slot number",)),
         ({"include": "w0:0-3"}, ("0,1,2",)),
-        ({"include": "w 0"}, ("'w 0' is no host name",)),
+        ({"include": "w 0"}, ("'w 0' is not a host name",)),
         ({"exclude": "w0:4"}, ("no slot 4", "0,1,2,3")),
         ({"include": "a@b@c@d"}, ("4 hosts", "3 nodes", "--nodes 4")),
         ({"exclude": "a@b@c"}, ("leaves no slot",)),

@@ -352,9 +352,9 @@ def test_options_reach_ray_itself() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": {"num-cpu": "1"}}, "ray.num-cpu is no option of a job"),
-        ({"options": {"port": "6379"}}, "ray.port is no option of a job"),
-        ({"options": {"start-timeout": "5m"}}, "'5m' is no number of seconds"),
+        ({"options": {"num-cpu": "1"}}, "ray.num-cpu is not an option of a job"),
+        ({"options": {"port": "6379"}}, "ray.port is not an option of a job"),
+        ({"options": {"start-timeout": "5m"}}, "'5m' is not a number of seconds"),
         ({"processes": 2}, "the script itself says how many processes"),
     ],
 )

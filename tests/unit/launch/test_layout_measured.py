@@ -181,7 +181,7 @@ def test_a_machine_that_was_not_measured_is_named(run: Run) -> None:
     ("args", "message"),
     [
         (("--bundle", "tuesday"), "tuesday does not exist"),
-        (("--bundle", "."), "is no bundle"),
+        (("--bundle", "."), "is not a bundle"),
         (("--bundle", "monday", "--topology", "-"), "leave one out"),
         (("--bundle", "monday", "--nodes", "3"), "--bundle has 8 nodes, and --nodes says 3"),
         (("--facts", "monday", "--nodes", "3"), "--bundle monday"),

@@ -154,12 +154,12 @@ def test_filling_is_literal(values: dict[str, str], around: str) -> None:
         ((), "--array gives lr, seed, which", "train.py --lr {lr} --seed {seed}"),
         (
             ("{lr}{sed}",),
-            "'{sed}' is no value of --array, which has lr, seed",
+            "'{sed}' is not a value of --array, which has lr, seed",
             "did you mean 'seed'",
         ),
-        (('{"lr": 1}',), "is no value of --array", "write it twice"),
-        (("{lr", "{seed}"), "'{' is no value", "write it twice"),
-        (("}",), "'}' is no value", "write it twice"),
+        (('{"lr": 1}',), "is not a value of --array", "write it twice"),
+        (("{lr", "{seed}"), "'{' is not a value", "write it twice"),
+        (("}",), "'}' is not a value", "write it twice"),
     ],
 )
 def test_places_and_values_have_to_match(args: tuple[str, ...], message: str, hint: str) -> None:
@@ -203,7 +203,7 @@ def test_yaml_json_and_csv_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "line", "said"),
     [
-        ("a.yaml", "lr: [1, 2]", None, "is no list of jobs"),
+        ("a.yaml", "lr: [1, 2]", None, "is not a list of jobs"),
         ("a.yaml", "[]", None, "lists no jobs"),
         ("a.yaml", "- {lr: 1}\n- 5", 2, "a job is a mapping"),
         ("a.yaml", "- {lr: 1}\n- {}", 2, "a job is a mapping"),

@@ -247,10 +247,10 @@ def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:
     [
         ((), "one slot"),
         (("--nodes", "2:4"), "fixed size"),
-        (("--nodes", "x"), "--nodes 'x' is no number"),
+        (("--nodes", "x"), "--nodes 'x' is not a number"),
         (("--nodes", "2", "--sizes", "big"), "--sizes big"),
         (("--nodes", "2", "--sizes", "2G:1G"), "--sizes 2G:1G"),
-        (("--nodes", "2", "--ops", "broadcast"), "'broadcast' is no collective"),
+        (("--nodes", "2", "--ops", "broadcast"), "'broadcast' is not a measured collective"),
         (("--nodes", "2", "--backend", "mpi"), "--backend mpi"),
         (("--nodes", "2", "--by", "hand"), "--by hand"),
         (("--nodes", "2", "--by", "nccl-tests", "--backend", "gloo"), "not gloo"),

@@ -88,7 +88,7 @@ def test_slots_fill_a_node_and_then_whole_ones() -> None:
         (4, 2, 2),
         (8, 4, 2),
     ]
-    with pytest.raises(UserError, match="3 slots are no whole nodes of 2"):
+    with pytest.raises(UserError, match="3 slots are not whole nodes of 2"):
         sizes_of(plan(nodes=4, slots=2), By.SLOTS, (1, 3))
 
 

@@ -22,9 +22,9 @@ _RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
     [
         (PreflightOptions(gpus_per_node=0), "--gpus-per-node 0: must be at least 1"),
         (PreflightOptions(gpus_per_node=-1), "--gpus-per-node -1: must be at least 1"),
-        (PreflightOptions(env={"A B": "c"}), "'A B' is no name"),
-        (PreflightOptions(env={"": "c"}), "'' is no name"),
-        (PreflightOptions(env={"1A": "c"}), "'1A' is no name"),
+        (PreflightOptions(env={"A B": "c"}), "'A B' is not a name"),
+        (PreflightOptions(env={"": "c"}), "'' is not a name"),
+        (PreflightOptions(env={"1A": "c"}), "'1A' is not a name"),
         (PreflightOptions(path=("/data", "")), "--path names no folder"),
         (PreflightOptions(image=""), "--image names no image"),
         (PreflightOptions(image="train.sif"), "--image train.sif needs a container runtime"),

@@ -78,7 +78,7 @@ class TestQueryGpu:
         assert (gpu.name, gpu.clock_reasons, gpu.recovery_action) == ("NVIDIA H200", 0x1, "None")
         assert (gpu.remap_pending, gpu.remap_failed) == (False, False)
         assert (gpu.pcie_gen, gpu.pcie_width) == (5, 16)
-        assert gpu.retired_double_bit is None  # [N/A] is no number
+        assert gpu.retired_double_bit is None  # [N/A] is not a number
 
     def test_mig_hides_the_row_remapper(self) -> None:
         (gpu,) = nvidia_gpus.parse(recording("csv_h100_mig_full.csv")).gpus

@@ -254,7 +254,7 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     data.mkdir()
     (data / "precious").write_text("")
     wanted = Ingredients(venv="~/data", python=sys.executable, files=manifest_of({}))
-    with pytest.raises(RemoteError, match="data is no virtual environment, and not empty"):
+    with pytest.raises(RemoteError, match="data is not a virtual environment, and not empty"):
         virtualenv._prepare(here, wanted)
     assert (data / "precious").exists()
 

@@ -302,7 +302,7 @@ class _EntryReader:
                 self._problem(problem.message, at + (column or 1) - 1, problem.hint)
             return ()
         if not names or not all(map(is_host_name, names)):
-            self._problem(f"{text!r} is no host name", at)
+            self._problem(f"{text!r} is not a host name", at)
         return names
 
     def _word(self, word: re.Match[str]) -> None:

@@ -79,7 +79,7 @@ def pool_of_unnamed(nodes: int, slots: int, text: str) -> dict[str, tuple[int, .
     named = dict.fromkeys(_split(spec, ())[0] for spec in text.split("@"))
     named.pop("", None)  # which the parser tells apart
     problems = [
-        Problem(message=f"{host!r} is no host name", hint="write HOST[:SLOT,...][@HOST...]")
+        Problem(message=f"{host!r} is not a host name", hint="write HOST[:SLOT,...][@HOST...]")
         for host in named
         if not is_host_name(host)
     ]
@@ -168,7 +168,7 @@ def _split(spec: str, pool: Container[str]) -> tuple[str, str, str]:
 def _slot_problem(number: str, host: str, slots: tuple[int, ...]) -> tuple[str, str | None] | None:
     if not (number.isascii() and number.isdigit()) or len(number) > 9:
         hint = "write every number: 0,1,2" if "-" in number else "write HOST:0,1"
-        return f"{number!r} is no slot number", hint
+        return f"{number!r} is not a slot number", hint
     if slots == (_UNKNOWN,):
         return f"the slots of host {host!r} are unknown", "say --slots N, or name the host alone"
     if int(number) not in slots:
@@ -289,7 +289,7 @@ def _count(environment: Mapping[str, str], variable: str) -> int:
     match = _COUNT.fullmatch(value)
     if match is None or int(match[1]) > MAX_SLOTS:
         raise UserError(
-            f"{value!r} is no number of GPUs",
+            f"{value!r} is not a number of GPUs",
             hint="such as '8' or 'a100:8'; or say --slots N",
             position=Position(source=variable, line=1, column=1, text=value),
         )

@@ -92,7 +92,7 @@ def _host_problems(hosts: Sequence[Host], target: Format) -> Iterator[Problem]:
     seen: set[str] = set()
     for host in hosts:
         if not is_host_name(host.name):
-            yield Problem(message=f"{host.name!r} is no host name")
+            yield Problem(message=f"{host.name!r} is not a host name")
         elif host.name in seen:
             yield Problem(message=f"host {host.name!r} stands twice", hint="name it once")
         elif not _can_be_named(host.name, target):

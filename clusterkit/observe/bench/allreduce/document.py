@@ -109,10 +109,10 @@ def read_result(stream: BinaryIO, *, source: str) -> Result:
     data = stream.read(_MOST_BYTES + 1)
     where = Position(source=source)
     if len(data) > _MOST_BYTES:
-        message = f"more than {_MOST_BYTES >> 20} MiB: this is no output of nccl-tests"
+        message = f"more than {_MOST_BYTES >> 20} MiB: this is not output of nccl-tests"
         raise UserError(message, hint=_HINT, position=where)
     if b"\0" in data:
-        message = "a binary file: this is no output of nccl-tests"
+        message = "a binary file: this is not output of nccl-tests"
         raise UserError(message, hint=_HINT, position=where)
     document = files.parse_json(data) if data.lstrip().startswith(b"{") else None
     try:

@@ -82,7 +82,7 @@ def parse_operations(text: str) -> tuple[Operation, ...]:
             found[known[word]] = None
         else:
             hint = choices_hint(word, (*known, "all"))
-            raise UserError(f"--ops {text}: {word!r} is no collective that is measured", hint=hint)
+            raise UserError(f"--ops {text}: {word!r} is not a measured collective", hint=hint)
     return tuple(found)
 
 

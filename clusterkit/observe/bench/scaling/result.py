@@ -223,7 +223,7 @@ def sizes_of(plan: LaunchPlan, by: By, at: tuple[int, ...] | None) -> tuple[Size
 
     Raises:
         UserError: there is nothing to compare, more is asked for than the job has, or slots that
-            are no whole nodes.
+            are not whole nodes.
     """
     most = plan.nodes if by is By.NODES else sum(plan.slots)
     counts = doubling(most) if at is None else at
@@ -254,7 +254,7 @@ def _in_slots(count: int, plan: LaunchPlan) -> Size:
     if count % each:
         whole = ",".join(str(n * each) for n in doubling(plan.nodes))
         raise UserError(
-            f"{count} slots are no whole nodes of {each}",
+            f"{count} slots are not whole nodes of {each}",
             hint=f"--at with numbers up to {each}, or {whole}",
         )
     return Size(count=count, nodes=count // each, slots=each)

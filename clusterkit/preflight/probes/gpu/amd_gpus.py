@@ -117,7 +117,7 @@ def card_figure(card: dict[str, str], *names: str) -> float | None:
     """Return the first of these figures that rocm-smi tells of a card.
 
     Raises:
-        Unparsed: it is no figure.
+        Unparsed: it is not a figure.
     """
     value = value_of(card, *names)
     return None if value is None else _figure(value)

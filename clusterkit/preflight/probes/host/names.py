@@ -76,7 +76,7 @@ def _addresses(words: tuple[str, ...]) -> tuple[str, ...]:
     # Thousands of nodes give the same answers: one tuple for all of them.
     for word in words:
         if not _ADDRESS.fullmatch(word):
-            raise Unparsed(f"{word[:40]!r} is no address")
+            raise Unparsed(f"{word[:40]!r} is not an address")
     return words
 
 

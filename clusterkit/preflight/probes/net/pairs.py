@@ -49,5 +49,5 @@ def number_of(pairs: Mapping[str, str], key: str) -> int:
 def whole_number(text: str) -> int:
     """Return `text` as a number of at most 20 ASCII digits (64 bits)."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise Unparsed(f"{text[:40]!r} is no number")
+        raise Unparsed(f"{text[:40]!r} is not a number")
     return int(text)
