@@ -170,7 +170,8 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     if slurm.state is JobState.PENDING and evidence.results.nodes:
         why = f"{evidence.why_again}; " if evidence.why_again else ""
         of = evidence.submission.requeue + 1
-        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
+        waits_for = f": {slurm.reason}" if slurm.reason else ""
+        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits{waits_for}"
     if slurm.word in _MAY_RETURN and again:
         return JobState.REQUEUED, slurm.word.lower()
     # Who told the nodes to end, scancel or a limit, Slurm will say.

@@ -50,7 +50,7 @@ def node(rank: int, code: int = 0, reason: str | None = None, ended: float = 0.0
     )  # fmt: skip
 
 
-def verdict(
+def judged(
     *nodes: NodeResult,
     said: SchedulerState | None = None,
     kind: ClusterKind = ClusterKind.SLURM,
@@ -66,7 +66,7 @@ def verdict(
     of: int = 2,
     once: bool = False,
     gone: NodeResult | None = None,
-) -> tuple[str, int | None]:
+) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
         submitted_at=0.0, job_id=job_id, requeue=requeue, once=once,
@@ -83,7 +83,11 @@ def verdict(
         under_way=under_way,
         now=now,
     )
-    status = judge(evidence)
+    return judge(evidence)
+
+
+def verdict(*nodes: NodeResult, **known: Any) -> tuple[str, int | None]:
+    status = judged(*nodes, **known)
     return status.state.value, status.exit_code
 
 
@@ -219,6 +223,8 @@ def test_a_requeued_job_is_not_over() -> None:
     both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
     assert verdict(*both, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
     assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1) == ("requeued", None)
+    waits = dataclasses.replace(says(JobState.PENDING), reason="ReqNodeNotAvail")
+    assert judged(*both, said=waits, requeue=1).reason == "attempt 2 of 2 waits: ReqNodeNotAvail"
     assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
     assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1, attempt=1)[0] == "preempted"
 
