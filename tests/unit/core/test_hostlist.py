@@ -132,7 +132,7 @@ def test_tasks_per_node(text: str, expected: list[int]) -> None:
     "text", ["", "x", "2,", "2(x0)", "0", "2(x)", "-1", "2(x2", "2(x99999999)", "9" * 5000, "2;3"]
 )
 def test_bad_tasks_per_node(text: str) -> None:
-    with pytest.raises(UserError, match="no task count"):
+    with pytest.raises(UserError, match="not a task count"):
         parse_tasks_per_node(text)
 
 

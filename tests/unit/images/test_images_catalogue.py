@@ -145,7 +145,7 @@ def test_a_name_carries_its_variant() -> None:
 
 @pytest.mark.parametrize("text", ["https://reg.example", "Reg.example", "reg.example/", "a b"])
 def test_what_is_no_registry_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="no registry"):
+    with pytest.raises(UserError, match="not a registry"):
         check_registry(text)
 
 

@@ -397,7 +397,7 @@ def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_p
         (("build", "torch:cpu", "--build-arg", "X"), "--build-arg NAME=VALUE"),
         (("build", "torch:cpu", "--ca", "nosuch.pem"), "'ca' is not there"),
         (("build", "torch:rocm"), "images lock"),
-        (("build", "torch:cpu", "--registry", "https://x"), "no registry"),
+        (("build", "torch:cpu", "--registry", "https://x"), "not a registry"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_docker_is_asked(

@@ -296,7 +296,7 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_run("12346", [tmp_path])
     assert caught.value.problems[0].hint == "did you mean '12345'?"
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         find_run(str(tmp_path), [tmp_path])
     with pytest.raises(UserError, match="no such folder"):
         find_run(str(run.path) + "x", [tmp_path])

@@ -62,7 +62,7 @@ def refused(*words: str, **values: Any) -> UserError:
         ({"notice": 70000, "time": "2-0"}, ("--notice 70000", "less than 65536 seconds")),
         ({"deepspeed_preset": "zero2"}, ("--ds-preset zero2 is for deepspeed",)),
         ({"framework": "deepspeed", "deepspeed_preset": "zero4"}, ("'zero4'", "did you mean")),
-        ({"sbatch_options": {"Mail_User": "x"}}, ("no sbatch option",)),
+        ({"sbatch_options": {"Mail_User": "x"}}, ("not an sbatch option",)),
         ({"sbatch_options": {"comment": "a\nb"}}, ("line break",)),
         ({"framework": "torchrum"}, ("did you mean 'torchrun'",)),
         (

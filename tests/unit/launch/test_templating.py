@@ -49,7 +49,7 @@ def test_a_site_shadows_one_template_and_keeps_the_others(tmp_path: Path) -> Non
         ("{% include 'x' %}\n", 1, "template"),
         ("{{ value.nosuch.deeper | sh }}\n", 1, "no attribute"),
         ("a\n{{ value | nosuch }}\n", 2, "nosuch"),
-        ("a\n{{ 'two words' | name }}\n", 2, "no name"),
+        ("a\n{{ 'two words' | name }}\n", 2, "not a name"),
         ("<<EOF\n{{ 'EOF' | heredoc('EOF') }}\nEOF\n", 2, "here-document"),
     ],
 )
