@@ -31,14 +31,14 @@ exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
 _FRAME_AT = re.compile(r'  File "([^"]{1,400})", line (\d{1,7})')
-_LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|^/usr/lib")
+_LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
     r"(?i)(?:^|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
     r" +(\d+)/\d+ \[[\d:]+<"
-    r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+\]"
+    r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+(?:\]| \(\d)"
     r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
     r"|^ *(\d+)/\d+ +(?:\[[=>.]|[\u2500\u2501\u2578])"
     r"|\b(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"

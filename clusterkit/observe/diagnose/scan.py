@@ -151,7 +151,8 @@ def _matching(wanted: Sequence[Rule], text: str) -> list[Rule]:
     """Return the rules that a line matches, the most precise first."""
     rules = [rule for rule in wanted if rule.match(text)]
     rules.sort(key=lambda rule: (-rule.priority, rule.id))
-    if rules and rules[0].closing and any(rule.excuses(text) for rule in wanted):
+    known = (rule for rule in wanted if not rule.closing)
+    if rules and rules[0].closing and any(rule.excuses(text) for rule in known):
         return []
     return rules
 

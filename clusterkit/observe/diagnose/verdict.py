@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterkit.core.hosts import hostlist
@@ -16,6 +16,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_before,
     of_traceback,
     root_at,
+    steps_after,
 )
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
@@ -27,6 +28,9 @@ _FILE = '  File "'
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
+_STEPS = 2
+"""From so many steps after a cause on it is in doubt: one may be printed late."""
+_DOUBT = "But steps stand after it: it may not be what ended the job."
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -123,12 +127,21 @@ def diagnose(
     if root is not None and first is not None:
         root = ranked(root, first)
     return Diagnosis(
-        cause=_finding(root, events, known.job) if root is not None else None,
+        cause=_doubted(root, _finding(root, events, known.job)) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
         notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
     )
+
+
+def _doubted(root: Event, finding: Finding) -> Finding:
+    """Say of a cause that it may be none, where whoever printed it took steps after it."""
+    if root.rule.role is Role.CONSEQUENCE or not root.hit.line:
+        return finding
+    if not root.handled and steps_after(root.hit).get(root.rank, 0) < _STEPS:
+        return finding
+    return replace(finding, says=f"{finding.says} {_DOUBT}")
 
 
 def _of_first(event: Event, first: Place | None) -> Event:

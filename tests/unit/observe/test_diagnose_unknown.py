@@ -109,6 +109,7 @@ def test_an_exception_that_was_caught_is_not_the_later_one(say: Say) -> None:
         ("thread 'main' panicked at src/x.rs:42:9:\nindex out of bounds", "src/x.rs:42:9"),
         (f"the vocabulary could not be read\n{REPORT}", "the vocabulary could not be read"),
         ("terminate called after throwing an instance of 'E'\n  what():  no shard", "no shard"),
+        ("  FATAL: no shard is left", "no shard is left"),
         ("F1122 13:59:12.6 7 x.cc:9] Non-OK-status: s\nStatus: INTERNAL: no kernel", "no kernel"),
     ],
 )
@@ -133,3 +134,45 @@ def test_a_daemon_of_slurm_is_of_its_node(say: Say) -> None:
     found = say("slurmstepd-n1: error: couldn't chdir to `/home/x': No such file or directory")
     assert found.cause is not None
     assert (found.cause.rule, found.cause.node) == ("slurm-step-failed", "n1")
+
+
+@pytest.mark.parametrize(
+    ("head", "place"),
+    [
+        (TRACEBACK[:3], "/opt/x/train.py:7"),
+        (
+            (
+                "ray.exceptions.RayTaskError: ray::f() (pid=7, ip=10.0.0.2)",
+                '  File "python/ray/_raylet.pyx", line 5, in ray._raylet.execute_task',
+                *TRACEBACK[1:3],
+                '  File "python/ray/_raylet.pyx", line 9, in ray._raylet.x',
+            ),
+            "/opt/x/train.py:7",
+        ),
+    ],
+)
+@pytest.mark.parametrize("last", ["Exception: no shard is left", "KeyError: no shard is left"])
+def test_a_bare_exception_and_one_below_rays_are_told(
+    say: Say, head: tuple[str, ...], place: str, last: str
+) -> None:
+    assert f"{last} (at {place})" in told(say("\n".join((*head, last))))
+
+
+def test_what_tensorflow_puts_below_its_exception_is_its_cause(say: Say) -> None:
+    log = "x.InternalError: 2 root error(s) found.\n  (0) Internal: no output from node y\n"
+    assert "Internal: no output from node y" in told(say(log))
+
+
+def test_a_cause_before_some_steps_is_in_doubt(say: Say) -> None:
+    raised = "\n".join(TRACEBACK)
+    rows = [f"Train Epoch: 1 [{n}00/600 ({n}%)]\tLoss: 0.{n}\n" for n in range(7)]
+    doubt = "it may not be what ended the job"
+    assert doubt in told(say(f"{raised}\n{''.join(rows[:3])}"))
+    assert doubt not in told(say(f"{''.join(rows)}{raised}\n"))
+    assert doubt not in told(say(f"{raised}\n{rows[0]}"))
+    assert say(f"{raised}\n{''.join(rows)}").cause is None
+
+
+def test_a_step_that_slurm_ended_need_not_have_failed(say: Say) -> None:
+    line = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T14:05:02 ***"
+    assert "somebody or a limit ended the step" in told(say(f"{STEPS}{line}"))
