@@ -176,3 +176,12 @@ def test_a_cause_before_some_steps_is_in_doubt(say: Say) -> None:
 def test_a_step_that_slurm_ended_need_not_have_failed(say: Say) -> None:
     line = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T14:05:02 ***"
     assert "somebody or a limit ended the step" in told(say(f"{STEPS}{line}"))
+
+
+def test_the_word_of_a_spawner_is_no_exception_of_the_script(say: Say) -> None:
+    spawned = "\n".join((*TRACEBACK[:3], "Exception: process 1 terminated with exit code 1"))
+    found = say(spawned)
+    assert found.cause is not None
+    assert found.cause.rule == "launcher-report"
+    words = told(say("\n".join((*TRACEBACK[:3], "Exception: ", "", "-- Process 0:", *TRACEBACK))))
+    assert "ValueError: the batch is empty" in words
