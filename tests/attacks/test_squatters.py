@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,6 +189,9 @@ def test_no_process_but_one_of_the_job_is_ended(tmp_path: Path) -> None:
         (["bash", "-c", f"exec -a 'ssh.agent {run.path}' sleep 60"], True),
     ):
         with subprocess.Popen(argv) as process:
+            command_line = Path(f"/proc/{process.pid}/cmdline")
+            while b"-c\0" in command_line.read_bytes():  # bash has not become it yet
+                time.sleep(0.05)
             agent = NodeAgent(
                 rank=0,
                 node="n1",

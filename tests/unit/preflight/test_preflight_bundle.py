@@ -68,7 +68,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda d: d["nodes"][0]["reach"].update(problem="new"), "nodes.0.reach.problem: "),
         (lambda d: d["nodes"][0]["probes"]["heat"].update(exit_code="x"), "heat.exit_code: "),
         (lambda d: d["nodes"][0].update(probes=[]), "nodes.0.probes: "),
-        (lambda d: d["nodes"][0].update(name="../up"), "no name of a node"),
+        (lambda d: d["nodes"][0].update(name="../up"), "not a name of a node"),
         (lambda d: d["nodes"][0].update(name="n2"), "node n2 stands twice"),
         (lambda d: d.update(nodes=[]), "names no node"),
         (lambda d: d.update(nodes={}), "nodes: "),
