@@ -51,9 +51,11 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
+# One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
-	pytest -n 4 $(PYTEST) $(AGAIN) -m 'not frameworks and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not ($(FIRST))' tests
+	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
