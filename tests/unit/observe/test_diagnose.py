@@ -22,7 +22,7 @@ from clusterkit.observe.diagnose import hits, scan
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import Rule
-from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose, everybody
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose, everybody
 from tests.helpers.diagnose_rules import engine_rules
 
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -33,19 +33,6 @@ TIMEOUT = "[E1121 12:10:00.000000 ProcessGroupNCCL.cpp:629] collective operation
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rule, ...]:
     return engine_rules(tmp_path_factory.mktemp("rules"))
-
-
-@pytest.fixture
-def say(tmp_path: Path, rules: tuple[Rule, ...]):
-    def said(*logs: str | bytes, **options: object) -> Diagnosis:
-        sources = []
-        for number, log in enumerate(logs):
-            path = tmp_path / f"node-{number}.log"
-            path.write_bytes(log.encode() if isinstance(log, str) else log)
-            sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
-        return diagnose(rules, sources, Known(**options))
-
-    return said
 
 
 def cause(diagnosis: Diagnosis) -> str | None:

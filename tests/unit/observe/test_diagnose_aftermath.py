@@ -13,7 +13,7 @@ from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.lines import time_of
 from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
 
 Say = Callable[..., Diagnosis]
 
@@ -34,19 +34,6 @@ Traceback (most recent call last):
     if w.is_alive():
 AssertionError: can only test a child process
 """
-
-
-@pytest.fixture
-def say(tmp_path: Path) -> Say:
-    def said(*logs: str, **known: object) -> Diagnosis:
-        sources = []
-        for number, log in enumerate(logs):
-            path = tmp_path / f"{number}.log"
-            path.write_text(log)
-            sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
-        return diagnose(own_rules(), sources, Known(**known))
-
-    return said
 
 
 def cause(found: Diagnosis) -> tuple[str, int | None] | None:

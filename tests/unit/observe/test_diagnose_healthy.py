@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
 from tests.helpers.recordings import recordings_in
 
 Say = Callable[..., Diagnosis]
@@ -23,17 +22,6 @@ ModuleNotFoundError: No module named 'triton'
 LIMIT = (
     "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2024-05-03T10:10:10 DUE TO TIME LIMIT ***\n"
 )
-
-
-@pytest.fixture
-def say(tmp_path: Path) -> Say:
-    def said(*logs: str, **known: object) -> Diagnosis:
-        sources = [Source(path=tmp_path / f"{number}.log") for number in range(len(logs))]
-        for source, log in zip(sources, logs, strict=True):
-            source.path.write_text(log)
-        return diagnose(own_rules(), sources, Known(**known))
-
-    return said
 
 
 def cause(found: Diagnosis) -> tuple[str, int | None] | None:

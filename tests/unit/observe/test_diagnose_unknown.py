@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from clusterkit.observe.diagnose.events import Source
-from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis
 
 Say = Callable[[str], Diagnosis]
 REPORT = "srun: error: n1: task 0: Exited with exit code 1"
@@ -20,16 +17,6 @@ TRACEBACK = (
     "    run()",
     "ValueError: the batch is empty",
 )
-
-
-@pytest.fixture
-def say(tmp_path: Path) -> Say:
-    def said(log: str) -> Diagnosis:
-        path = tmp_path / "x.log"
-        path.write_text(log if log.endswith("\n") else log + "\n")
-        return diagnose(own_rules(), [Source(path=path)])
-
-    return said
 
 
 def told(found: Diagnosis) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from clusterkit.observe.diagnose.events import Source
-from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Diagnosis, Finding, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 Say = Callable[[str], Diagnosis]
 
@@ -27,16 +24,6 @@ NCCLUtils.hpp:275, {kind} (run with NCCL_DEBUG=INFO for details), NCCL version 2
 [rank7]: Last error:
 [rank7]: {last}
 """
-
-
-@pytest.fixture
-def say(tmp_path: Path) -> Say:
-    def said(log: str) -> Diagnosis:
-        path = tmp_path / "x.log"
-        path.write_text(log if log.endswith("\n") else log + "\n")
-        return diagnose(own_rules(), [Source(path=path)])
-
-    return said
 
 
 def cause(found: Diagnosis) -> Finding:
