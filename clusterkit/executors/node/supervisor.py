@@ -29,7 +29,8 @@ can heed it waits for them, and does not kill them."""
 
 _POLL_S = 0.5
 _NOTICE_S = 90.0
-"""How long before the time limit SIGUSR2 is sent, as submitit has it; less for short limits."""
+"""How long before the time limit SIGUSR2 is sent where the job does not say it, as submitit has
+it; less for short limits."""
 _PEER_GRACE_S = 20.0
 """How long nodes may take to notice by themselves that another has failed."""
 _END_GRACE_S = 15.0
@@ -122,8 +123,9 @@ class Supervisor:
         limit = self.time_limit_s
         if limit is not None:
             self.due.limit = now + limit
-            notice = self.due.limit - min(_NOTICE_S, limit / 4)
-            self.due.notice = notice if self.aware else None
+            submission = runfolder.read_submission(self.run)
+            notice_s = (submission and submission.notice_s) or min(_NOTICE_S, limit / 4)
+            self.due.notice = self.due.limit - notice_s if self.aware else None
         for start in starts:
             descriptor = files.open_for_append(start.log)
             with (

@@ -124,6 +124,20 @@ def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
     assert job.results[0].reason == "timeout"
 
 
+def test_a_notice_comes_as_early_as_the_job_asks(runs: Runs) -> None:
+    catcher = (
+        "import signal, time\n"
+        "began = time.monotonic()\n"
+        "signal.signal(signal.SIGUSR2, lambda *a: print(time.monotonic() - began, flush=True))\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    files.write_text(runs.folder / "catcher.py", catcher)
+    plan = runs.plan(nodes=1, time_limit_s=16, directives={"signal": "USR2@12"})
+    run = runs.start(f"exec {sys.executable} {runs.folder}/catcher.py", plan)
+    assert said(wait(run))[0] is JobState.TIMEOUT
+    assert float(log(run)) < 8  # a quarter of the limit would be 12 s after its start
+
+
 def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
