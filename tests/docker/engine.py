@@ -70,12 +70,13 @@ class Engine:
         parts.require()
         if self.is_up():
             return
+        if (self.root / "pid").exists():  # it was killed, and may have lost layers of its images
+            self._remove()
         for name in ("data", "exec", "config"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         plugins = self.root / "config" / "cli-plugins"
         if not plugins.exists():
             plugins.symlink_to(parts.plugins())
-        (self.root / "pid").unlink(missing_ok=True)
         network = zlib.crc32(str(self.root).encode()) % 64 + 128
         command = [
             *(self.enter or _GIVE_WAY), "dockerd", "--data-root", str(self.root / "data"),
@@ -114,7 +115,15 @@ class Engine:
             while self._pid() is not None and time.monotonic() < deadline:  # no zombie has words
                 time.sleep(0.1)
         if not keep:
-            shutil.rmtree(self.root, ignore_errors=True)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the folder, with what containers of a killed engine still have mounted in it."""
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed(mounts):
+            if Path(mount).is_relative_to(self.root):
+                subprocess.run(["umount", "--lazy", mount], check=False)
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def _pid(self) -> int | None:
         """Return the pid of dockerd as this namespace has it; its own file may hold another."""

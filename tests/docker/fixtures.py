@@ -75,9 +75,11 @@ class Images:
 def engine() -> Iterator[Engine]:
     """Give the engine of this session; it keeps what was built, and one that was up stays up.
 
-    `python -m tests.docker down` removes all of it.
+    `python -m tests.docker down` removes all of it; CI does so first, and builds all images.
     """
     found = Engine(default_root())
+    if os.environ.get("CI") == "true":
+        found.down()
     was_up = found.is_up()
     try:
         found.up()
