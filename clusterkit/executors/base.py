@@ -94,8 +94,8 @@ class Executor:
             UserError: the plan asks for more than there is.
         """
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
-        """Start the job whose files stand in `run`; the variables `hidden` do not leave here.
+    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
+        """Start the job whose files stand in `run`; its secret variables do not leave here.
 
         `submit_journal.hand_over` notes the last moment at which nothing can have been started.
 
@@ -110,14 +110,7 @@ class Executor:
         """Tell whether a new job is queued; a scheduler needs no client for that."""
         return bool(dependencies.after)
 
-    def queue(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        dependencies: Dependencies,
-        *,
-        hidden: Collection[str],
-    ) -> str:
+    def queue(self, plan: LaunchPlan, run: RunFolder, dependencies: Dependencies) -> str:
         """Write into `run` what is needed to start the job later; return its job id.
 
         Raises:
@@ -213,11 +206,6 @@ def state_without_processes(
         began_at = max(began_at, written.stat().st_mtime)
     young = time.time() - began_at < timeout_s
     return SchedulerState(state=JobState.PENDING, word="starting") if young else None
-
-
-def tasks_of(plan: LaunchPlan) -> int:
-    """Return how many nodes get a worker: all, or the first alone where it reaches the others."""
-    return 1 if plan.command.once else plan.nodes
 
 
 def scrubbed_environment(hidden: Collection[str] = ()) -> dict[str, str]:

@@ -19,7 +19,6 @@ from clusterkit.executors.base import (
     RefusalError,
     SchedulerState,
     UnconfirmedError,
-    tasks_of,
 )
 from clusterkit.executors.run import runfolder, submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
@@ -149,17 +148,14 @@ def submit_plan(
         dependencies = dependencies or Dependencies()
         job_id = None
         if executor.has_to_wait(dependencies):
-            job_id = executor.queue(plan, run, dependencies, hidden=frozenset(secrets))
+            job_id = executor.queue(plan, run, dependencies)
             files.create_text(run.queued, "")
         submission = _prepare(plan, rendered, run, secrets, command_line, dependencies)
         noted = True
         for name, document in (documents or {}).items():
             content = {"schema": runfolder.SCHEMA, **files.plain(document)}
             files.write_json(run.path / name, content, mode=files.PRIVATE)
-        if job_id is not None:
-            launched = Launched(job_id=job_id)
-        else:
-            launched = executor.launch(plan, run, hidden=frozenset(secrets))
+        launched = Launched(job_id=job_id) if job_id is not None else executor.launch(plan, run)
         accepted = dataclasses.replace(submission, job_id=launched.job_id)
         warnings = (*_write_job_id(run, accepted), *_end_if_cancelled(executor, run, accepted))
     except RefusalError as error:
@@ -239,7 +235,7 @@ def _prepare(
         framework=plan.framework,
         nodes=plan.nodes,
         max_nodes=plan.max_nodes,
-        tasks=tasks_of(plan),
+        tasks=1 if plan.command.once else plan.nodes,
         once=plan.command.once,
         submitted_at=time.time(),
         command_line=tuple(command_line),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +18,8 @@ import cloudpickle  # type: ignore[import-untyped]
 from submitit.core import core, utils
 
 from clusterkit.core import files, ownership, permissions
-from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
-from clusterkit.executors.base import Launched, SchedulerState
+from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.node import LaunchTask
 from clusterkit.executors.run.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 from clusterkit.executors.submission import executor_for, executor_of
@@ -32,14 +31,6 @@ _NOT_YET = frozenset({JobState.PENDING.upper(), JobState.RUNNING.upper()})
 _ASK_EVERY_S = 5.0
 """Where no file tells of an end, which is nearly always."""
 _UNPICKLE = "unpickle it: that runs what it says"
-
-
-class DelayedSubmission(utils.DelayedSubmission):
-    """A call on its way to a node; submitit knows its class by this name."""
-
-    def dump(self, filepath: str | Path) -> None:
-        """Write it, readable by the owner only."""
-        dump_private(self, filepath)
 
 
 def dump_private(obj: Any, filename: str | Path) -> None:
@@ -155,70 +146,13 @@ class RunJob(core.Job[Any]):
         return read_submission(self.run_folder)
 
 
-class DirectExecutor(core.PicklingExecutor):
-    """An executor of submitit that starts jobs by itself: no file and no command is asked of it."""
-
-    job_class = RunJob
-
-    def _internal_process_submissions(
-        self, delayed_submissions: list[utils.DelayedSubmission]
-    ) -> list[core.Job[Any]]:
-        """Submit calls whose pickles nobody else can write."""
-        folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
-        files.create_folder(folder)
-        ownership.require_own(folder, use="keep pickles in it, which run as you")
-        for call in delayed_submissions:
-            call.__class__ = DelayedSubmission
-        jobs: list[core.Job[Any]] = super()._internal_process_submissions(delayed_submissions)
-        return jobs
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        del command, uid
-        return ""
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        del submission_file_path
-        return []
-
-    @staticmethod
-    def _get_job_id_from_submission_command(string: str | bytes) -> str:
-        return string if isinstance(string, str) else string.decode()
-
-
-class TaskExecutor(DirectExecutor):
-    """Hand the task of a planned job over, and remember what came of it."""
-
-    def __init__(self, run: RunFolder, tasks: int, start: Callable[[], Launched]) -> None:
-        """Submit into the folder of `run`; `start` starts its job on so many nodes."""
-        super().__init__(run.submitit)
-        self.tasks = tasks
-        self.launched: Launched | None = None
-        self._start = start
-
-    def _num_tasks(self) -> int:
-        return self.tasks
-
-    def _submit_command(self, command: str) -> RunJob:
-        del command
-        self.launched = self._start()
-        return RunJob(self.folder, self.launched.job_id, list(range(self.tasks)))
-
-
-def launch_task(run: RunFolder, tasks: int, start: Callable[[], Launched]) -> Launched:
-    """Pickle the task of `run`, call `start`, and give the pickle the name of the job.
+def write_task(run: RunFolder, job_id: str = "") -> Path:
+    """Pickle the task of `run` for the job of this id, empty where it is not known; return where.
 
     Raises:
-        UserError: the task cannot be written; nothing was started.
+        UserError: it cannot be written.
     """
-    executor = TaskExecutor(run, tasks, start)
-    try:
-        with files.explained(run.submitit):
-            executor.submit(LaunchTask(str(run.path)))
-    except UserError:
-        # With the job under way, all that was left was to rename the pickle; the workers take
-        # it under its first name as well.
-        if executor.launched is None:
-            raise
-    if executor.launched is None:
-        raise AssertionError("submitit has submitted nothing")
-    return executor.launched
+    path = run.submitit / (f"{job_id}_submitted.pkl" if job_id else "task.pkl")
+    task = cloudpickle.dumps(utils.DelayedSubmission(LaunchTask(str(run.path))))
+    files.write_bytes(path, task, mode=files.PRIVATE)
+    return path

@@ -30,7 +30,6 @@ from clusterkit.executors.base import (
     SchedulerState,
     scrubbed_environment,
     state_without_processes,
-    tasks_of,
 )
 from clusterkit.executors.run import submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
@@ -75,21 +74,14 @@ class LocalExecutor(Executor):
     unknown_timeout_s = 2.0
     absence = "its controller has gone"
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
         """Start the controller of this job and wait until it has begun."""
-        return _launch(run, tasks_of(plan), scrubbed_environment(hidden))
+        return _launch(run, scrubbed_environment(plan.secrets))
 
-    def queue(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        dependencies: Dependencies,
-        *,
-        hidden: Collection[str],
-    ) -> str:
+    def queue(self, plan: LaunchPlan, run: RunFolder, dependencies: Dependencies) -> str:
         """Keep the environment, which is that of the job; return the job id."""
-        del plan, dependencies
-        kept = {"host": socket.gethostname(), "variables": scrubbed_environment(hidden)}
+        del dependencies
+        kept = {"host": socket.gethostname(), "variables": scrubbed_environment(plan.secrets)}
         # As ASCII: a variable may hold bytes that are no UTF-8.
         files.write_text(run.shell, json.dumps(kept), mode=files.PRIVATE)
         return job_id_of(run)
@@ -101,12 +93,13 @@ class LocalExecutor(Executor):
             RemoteError: it belongs to another machine, or its controller did not start.
             UserError: its environment cannot be read.
         """
+        del submission
         host, variables = _shell_of(run)
         if host != socket.gethostname():
             message = f"{job_id_of(run)} is to run on {host}, and this is another machine"
             raise RemoteError(message, hint=f"on {host}: clusterkit wait {run.path}")
         try:
-            _launch(run, submission.tasks, variables)
+            _launch(run, variables)
         except (RefusalError, UserError):
             files.create_text(run.queued, "")  # its controller has gone
             raise
@@ -150,24 +143,16 @@ class LocalExecutor(Executor):
         return {run for run in runs if not _is_gone(run)}
 
 
-def _launch(run: RunFolder, tasks: int, environment: dict[str, str]) -> Launched:
-    """Start the job in `run`.
+def _launch(run: RunFolder, environment: dict[str, str]) -> Launched:
+    """Start the controller of the job in a session of its own, so that it outlives this one.
 
     Raises:
         UserError: the task cannot be written.
         RefusalError: its controller did not come up.
     """
-    from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
+    from clusterkit.executors.submitit_job import write_task  # noqa: PLC0415 - loads slowly
 
-    def start() -> Launched:
-        _begin(run, environment)
-        return Launched(job_id=job_id_of(run))
-
-    return launch_task(run, tasks, start)
-
-
-def _begin(run: RunFolder, environment: dict[str, str]) -> None:
-    """Start the controller in a session of its own, so that it outlives this one."""
+    write_task(run, job_id_of(run))
     log_path = run.submitit / "controller.log"
     log = files.open_for_append(log_path)
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
@@ -191,6 +176,7 @@ def _begin(run: RunFolder, environment: dict[str, str]) -> None:
         time.sleep(0.01)
     # It is left on its own from here on; without this Python warns that it still runs.
     controller.returncode = 0
+    return Launched(job_id=job_id_of(run))
 
 
 def _shell_of(run: RunFolder) -> tuple[str, dict[str, str]]:

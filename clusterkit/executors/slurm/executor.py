@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 
@@ -23,7 +24,6 @@ from clusterkit.executors.base import (
     SchedulerState,
     UnconfirmedError,
     scrubbed_environment,
-    tasks_of,
 )
 from clusterkit.executors.run import node_results, submit_journal
 from clusterkit.executors.run.dependencies import Dependencies, waiting_for
@@ -50,7 +50,7 @@ class SlurmExecutor(Executor):
             import_module("clusterkit.executors.submitit_job")  # needed next, while Slurm answers
             checking.result()
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
         """Hand the rendered script to sbatch.
 
         Raises:
@@ -59,26 +59,27 @@ class SlurmExecutor(Executor):
             UnconfirmedError: sbatch did not answer, or not with a job id, and Slurm lists no such
                 job.
         """
-        from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
+        from clusterkit.executors.submitit_job import write_task  # noqa: PLC0415 - loads slowly
 
         environment = {
-            **scrubbed_environment(hidden),
+            **scrubbed_environment(plan.secrets),
             RUN_FOLDER_VARIABLE: str(run.path),
             PYTHON_VARIABLE: sys.executable,
         }
 
-        def start() -> Launched:
-            submit_journal.hand_over(run)
-            answer = run_command(
-                sbatch_command(plan, run),
-                environment=environment,
-                timeout_s=submit_journal.SBATCH_TIMEOUT_S,
-            )
-            job_id = refusals.accepted_id(answer.output) if answer.code == 0 else None
-            messages = tuple(line for line in answer.errors.splitlines() if line.strip())
-            return Launched(job_id=job_id or _look_for_it(plan, run, answer), messages=messages)
-
-        return launch_task(run, tasks_of(plan), start)
+        task = write_task(run)
+        submit_journal.hand_over(run)
+        answer = run_command(
+            sbatch_command(plan, run),
+            environment=environment,
+            timeout_s=submit_journal.SBATCH_TIMEOUT_S,
+        )
+        job_id = refusals.accepted_id(answer.output) if answer.code == 0 else None
+        messages = tuple(line for line in answer.errors.splitlines() if line.strip())
+        job_id = job_id or _look_for_it(plan, run, answer)
+        with suppress(OSError):  # nodes take it under its first name as well
+            task.rename(task.with_name(f"{job_id}_submitted.pkl"))
+        return Launched(job_id=job_id, messages=messages)
 
     def has_to_wait(self, dependencies: Dependencies) -> bool:
         """Tell that no job needs a client to wait: Slurm keeps its dependencies."""

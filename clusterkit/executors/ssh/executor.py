@@ -29,7 +29,7 @@ class SshExecutor(Executor):
     ask_every_s = 5.0
     absence = "no node keeps it"
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
         """Start a node agent on each node.
 
         Raises:
@@ -38,28 +38,20 @@ class SshExecutor(Executor):
         """
         from clusterkit.executors.ssh import ask, start  # noqa: PLC0415
 
-        del hidden  # nothing of this process's environment goes to the nodes
         layout = start.layout_of(plan, run)
         left_out: tuple[str, ...] = ()
         if layout.least is not None:  # all nodes of any other job are needed: none is asked before
             write_layout(run, layout)
             layout, refusals = ask.on_available_nodes(run, layout)
             left_out = tuple(f"left out: {line}" for line in ask.lines(refusals))
-        launched = _start_task(run, layout)
-        return dataclasses.replace(launched, messages=(*left_out, *launched.messages))
+        _start_task(run, layout)
+        return Launched(job_id=layout.job_id, messages=left_out)
 
     def has_to_wait(self, dependencies: Dependencies) -> bool:
         """Tell whether a new job is queued; of an array every one: its slots may be taken."""
         return bool(dependencies.after) or dependencies.array is not None
 
-    def queue(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        dependencies: Dependencies,
-        *,
-        hidden: Collection[str],
-    ) -> str:
+    def queue(self, plan: LaunchPlan, run: RunFolder, dependencies: Dependencies) -> str:
         """Write the layout, and return the job id.
 
         A job of an array runs where there is room: its neighbours would all wait for the first
@@ -67,7 +59,6 @@ class SshExecutor(Executor):
         """
         from clusterkit.executors.ssh import start  # noqa: PLC0415
 
-        del hidden  # nothing of this process's environment goes to the nodes
         layout = start.layout_of(plan, run, later=True)
         if dependencies.index is not None:
             names = _candidates(plan, dependencies.index)
@@ -170,15 +161,12 @@ class SshExecutor(Executor):
         return ssh_states.lingering(runs)
 
 
-def _start_task(run: RunFolder, layout: SshLayout) -> Launched:
+def _start_task(run: RunFolder, layout: SshLayout) -> None:
     from clusterkit.executors.ssh import start  # noqa: PLC0415
-    from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
+    from clusterkit.executors.submitit_job import write_task  # noqa: PLC0415 - loads slowly
 
-    def begin() -> Launched:
-        start.start(run, layout)
-        return Launched(job_id=layout.job_id)
-
-    return launch_task(run, layout.tasks, begin)
+    write_task(run, layout.job_id)
+    start.start(run, layout)
 
 
 def _candidates(plan: LaunchPlan, index: int) -> tuple[str, ...]:
