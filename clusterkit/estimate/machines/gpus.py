@@ -17,10 +17,9 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.estimate.facts import FACTS
 
 _GIB = 1 << 30
-_USABLE_OF_SOLD = 0.92
-"""GiB that a program gets of each GB in the name: the least of the table (GDDR with ECC)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +61,8 @@ class Gpu:
     @property
     def usable_bytes(self) -> float:
         """Bytes that a program gets, its own CUDA context among them."""
-        gib = self.usable_gib if self.usable_gib is not None else _USABLE_OF_SOLD * self.memory_gb
-        return gib * _GIB
+        sold = FACTS["usable_of_sold"] * self.memory_gb
+        return (self.usable_gib if self.usable_gib is not None else sold) * _GIB
 
     @property
     def has_bf16(self) -> bool:
@@ -127,13 +126,9 @@ def gpu_named(text: str) -> Gpu:
 def _find(name: str) -> tuple[str, ...]:
     """Return the names of the table that `name` may stand for; one where it is plain."""
     key = _squeeze(name)
-    if not key:
-        return ()
-    whole = _by_key()
-    if key in whole:
-        return (whole[key],)
-    starts = tuple(known for known in GPUS if _squeeze(known).startswith(key))
-    return starts if len(key) > 1 else ()
+    if key in _by_key():
+        return (_by_key()[key],)
+    return tuple(known for known in GPUS if len(key) > 1 and _squeeze(known).startswith(key))
 
 
 def _squeeze(name: str) -> str:
@@ -182,18 +177,11 @@ def _architectures() -> Mapping[str, Architecture]:
     found = {}
     for row in _rows("architectures"):
         cells = {name: usual[name] if text == "-" else text for name, text in row.items()}
-        rates = [
-            tuple(float(end) for end in cells[name].split(".."))
-            for name in ("rate", "measured_rate")
-        ]
-        found[row["arch"]] = Architecture(
-            ceiling_of_peak=float(cells["ceiling_of_peak"]),
-            products_of_ceiling=float(cells["products_of_ceiling"]),
-            attention_of_peak=float(cells["attention_of_peak"]),
-            rate=(rates[0][0], rates[0][1]),
-            measured_rate=(rates[1][0], rates[1][1]),
-            network=None if cells["network"] == "-" else cells["network"],
-        )
+        arch, network = cells.pop("arch"), cells.pop("network")
+        ends = {name: cells.pop(name).split("..") for name in ("rate", "measured_rate")}
+        values: dict[str, Any] = {name: float(cell) for name, cell in cells.items()}
+        values |= {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+        found[arch] = Architecture(network=None if network == "-" else network, **values)
     return found
 
 
@@ -209,22 +197,16 @@ def _own(name: str, text: str) -> Gpu:
         values["pcie_gen"] = int(given["pcie"])
     base = _find(name)
     if len(base) != 1 and not problems:
-        needed = {
-            "memory": {"memory"},
-            "bandwidth": {"bandwidth"},
-            "bf16 or fp16": {"bf16", "fp16"},
-        }
         problems += [
-            Problem(message=f"the GPU {name!r} needs {words}=", hint=OWN_FIGURES)
-            for words, either in needed.items()
-            if not either & given.keys()
+            Problem(message=f"the GPU {name!r} needs {either}=", hint=OWN_FIGURES)
+            for either in ("memory", "bandwidth", "bf16 or fp16")
+            if given.keys().isdisjoint(either.split(" or "))
         ]
     if problems:
         raise UserError(problems=problems)
     if len(base) == 1:
-        stale = ({"usable_gib"} if "memory" in given else set()) | (
-            {"mamf_tflops"} if "bf16" in given else set()
-        )
+        measured = {"memory": "usable_gib", "bf16": "mamf_tflops"}
+        stale = (field for word, field in measured.items() if word in given)
         return replace(GPUS[base[0]], **{**dict.fromkeys(stale), **values})
     optional = ("usable_gib", "bf16_tflops", "fp8_tflops", "nvlink_busbw_gbs", "mamf_tflops")
     usual = {**dict.fromkeys(optional), "pcie_gen": 4, "fp16_tflops": given.get("bf16")}

@@ -17,16 +17,9 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.gpus import Gpu, own_figures
 
-_BASE_S = 8.4e-6
-_NVLINK_HOP_S, _PCIE_HOP_S = 3.4e-6, 5.7e-6
-_NET_HOP_S = 14e-6
-_FILL_WITHIN_S, _FILL_BETWEEN_S = 14.5e-6, 85e-6
-"""What a message has to last at the full bandwidth to reach half of it: 10 MiB at the 722 GB/s of
-the NVLink of a B200, 30 MiB at the 368 GB/s between two nodes of them. A slower link is full with
-less: 85 kB at 10 Gbit/s."""
-_NET_OF_LINE_RATE = 0.92
 _PCIE_BUSBW_GBS: Mapping[int, float] = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
 """An x16 slot in one direction, as NCCL counts it (topo.h)."""
 
@@ -40,9 +33,9 @@ class Network:
     """Line rate of one NIC, Gbit/s."""
     nics: int | None
     """NICs of a node; None for one beside each GPU."""
-    of_line_rate: float = _NET_OF_LINE_RATE
+    of_line_rate: float = FACTS["network_of_line_rate"]
     """What NCCL gets of it: less where TCP carries it."""
-    hop_s: float = _NET_HOP_S
+    hop_s: float = FACTS["network_hop_s"]
 
     def node_gbs(self, gpus_per_node: int) -> float:
         """Return what all NICs of a node move in one direction together, GB/s."""
@@ -73,11 +66,7 @@ def network_of(gpu: Gpu, name: str | None = None) -> Network:
     in_systems = gpu.nvlink_busbw_gbs is not None or gpu.mamf_tflops is not None
     if in_systems and gpu.architecture.network is not None:
         return NETWORKS[gpu.architecture.network]
-    return NETWORKS["ethernet-100" if gpu.memory_gb >= _SERVER_CARD_GB else "ethernet-25"]
-
-
-_SERVER_CARD_GB = 40
-"""Cards with less stand in workstations and in small cloud instances."""
+    return NETWORKS["ethernet-100" if gpu.memory_gb >= FACTS["server_card_gb"] else "ethernet-25"]
 
 
 def interconnect_named(text: str) -> Network:
@@ -143,7 +132,7 @@ def _ramp(seconds: float, group: Group) -> float:
 
     Its rate grows with the root of its size, which is how the measured all-reduces grow.
     """
-    fill = _FILL_WITHIN_S if group.nodes == 1 else _FILL_BETWEEN_S
+    fill = FACTS["fill_within_s" if group.nodes == 1 else "fill_between_s"]
     return 1 / (1 + math.sqrt(fill / seconds))
 
 
@@ -217,19 +206,24 @@ class Fabric:
         hop, net = self._hop_s(group), self.network.hop_s
         between = rounds * (group.nodes - 1)
         ring = between * net + (rounds * (group.ranks - 1) - between) * hop
-        if rounds == 1:
-            return _BASE_S + ring
-        tree = 2 * ((group.per_node - 1) * hop + math.ceil(math.log2(group.nodes)) * net)
-        return _BASE_S + min(ring, tree)
+        if rounds > 1:
+            tree = 2 * ((group.per_node - 1) * hop + math.ceil(math.log2(group.nodes)) * net)
+            ring = min(ring, tree)
+        return FACTS["nccl_base_s"] + ring
 
     def _linked(self, group: Group) -> bool:
         most = self.gpu.linked or self.gpus_per_node
         return self.gpu.nvlink_busbw_gbs is not None and group.per_node <= most
 
     def _hop_s(self, group: Group) -> float:
-        return _NVLINK_HOP_S if self._linked(group) else _PCIE_HOP_S
+        return FACTS["nvlink_hop_s" if self._linked(group) else "pcie_hop_s"]
 
     def _within_gbs(self, group: Group) -> float:
         if self.gpu.nvlink_busbw_gbs is not None and self._linked(group):
             return self.gpu.nvlink_busbw_gbs
-        return _PCIE_BUSBW_GBS.get(self.gpu.pcie_gen, _PCIE_BUSBW_GBS[3])
+        return pcie_gbs(self.gpu)
+
+
+def pcie_gbs(gpu: Gpu) -> float:
+    """Return the bandwidth of the GPU's slot in one direction, GB/s."""
+    return _PCIE_BUSBW_GBS.get(gpu.pcie_gen, _PCIE_BUSBW_GBS[3])

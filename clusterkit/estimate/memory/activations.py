@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.setup import (
     FSDP,
     TORCH,
@@ -19,13 +20,8 @@ from clusterkit.estimate.setup import (
     Setup,
 )
 
-CHUNKS = 8
-"""Pieces of a chunked loss (torchtune's CEWithChunkedOutputLoss)."""
 _HALF = 2
 _AUTOCAST = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP8})
-_CASTS_MORE = 3
-"""Autocast casts what a norm gives once for each of the products that take it: query, key and
-value, gate and value, five for two norms. GPT-2 has one product for the first three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,7 @@ def saved_of(setup: Setup) -> Saved:
         each = stream + width if _fused_norms(setup) else 4 + 4 + width
         norms = float(max(model.norms, 1) * each * hidden)
         if stream != width:
-            norms += _CASTS_MORE * width * hidden
+            norms += FACTS["extra_casts"] * width * hidden
     else:
         # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
         norms = hidden * (2 * (stream + width) + (2.0 if _has_dropout(setup) else 0.0))
@@ -193,7 +189,7 @@ def bytes_per_logit(setup: Setup) -> float:
     if setup.loss is Loss.COMPILED:
         return 4.0  # The logits and their gradient, in 16 bits.
     if setup.loss is Loss.CHUNKED:
-        return 2.0 + (4.0 if setup.compiled else eager - 2) / CHUNKS
+        return 2.0 + (4.0 if setup.compiled else eager - 2) / FACTS["loss_chunks"]
     return eager
 
 

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.memory.activations import kept_per_token
-from clusterkit.estimate.memory.stage import SUB_GROUP, stages
+from clusterkit.estimate.memory.stage import stages
 from clusterkit.estimate.memory.states import bytes_of, frozen_bytes, shares_of
 from clusterkit.estimate.setup import Library, Offload, Optimizer, Setup
-
-_BUFFERS = 1.5
-"""`additional_buffer_factor` of DeepSpeed's estimators: pinned copies on their way."""
-_PARAM_BUFFERS = 5 * 1e8
-"""Elements of 16 bits that a rank pins to swap parameters: `buffer_count` 5, `buffer_size` 1e8."""
-_OPTIMIZER_BUFFERS = 4
-"""Of fp32, each as large as what is stepped at once: `buffer_count` of offload_optimizer."""
-
-_SYSTEM_GB, _SERVER_CARD_GB = 80, 40
-_RAM_OF_SYSTEM, _RAM_OF_SERVER, _RAM_OF_CARD = 256e9, 128e9, 64e9
-_DISK_OF_SYSTEM, _DISK_OF_CARD = 3.84e12, 2e12
-"""For each GPU: DGX H100 2 TB and 8 x 3.84 TB, DGX A100 (40 GB) 1 TB, DGX-1 512 GB for 8 of them
-(NVIDIA's data sheets); a workstation has 64 GB and one disk beside a card."""
 
 
 def usual_ram(gpu: Gpu) -> float:
     """Return the RAM that a node usually has for each such GPU, in bytes."""
-    if gpu.memory_gb >= _SYSTEM_GB:
-        return _RAM_OF_SYSTEM
-    return _RAM_OF_SERVER if gpu.memory_gb >= _SERVER_CARD_GB else _RAM_OF_CARD
+    if gpu.memory_gb >= FACTS["system_gb"]:
+        return FACTS["ram_of_system"]
+    server = gpu.memory_gb >= FACTS["server_card_gb"]
+    return FACTS["ram_of_server" if server else "ram_of_workstation"]
 
 
 def usual_disk(gpu: Gpu) -> float:
     """Return the space that a node usually has on fast disks for each such GPU, in bytes."""
-    return _DISK_OF_SYSTEM if gpu.memory_gb >= _SERVER_CARD_GB else _DISK_OF_CARD
+    server = gpu.memory_gb >= FACTS["server_card_gb"]
+    return FACTS["disk_of_server" if server else "disk_of_workstation"]
 
 
 def host_bytes(setup: Setup) -> float:
     """Return the RAM that a node needs for what is offloaded, in bytes."""
     states = _offloaded(setup, Offload.CPU) * _ranks(setup)
     if setup.library is Library.DEEPSPEED:
-        states *= _BUFFERS
+        states *= FACTS["host_buffers"]
     states += _pinned(setup) * _ranks(setup)
     if setup.offload_activations:
         stage = stages(setup)[0]
@@ -65,9 +55,9 @@ def _pinned(setup: Setup) -> float:
     if setup.offload_optimizer is Offload.NVME:
         shares = shares_of(setup)
         owned = max(stage.held.kept_trained(shares.optimizer) for stage in stages(setup))
-        total += 4 * _OPTIMIZER_BUFFERS * min(owned, SUB_GROUP)
+        total += 4 * FACTS["optimizer_buffers"] * min(owned, FACTS["sub_group_params"])
     if setup.offload_params is Offload.NVME:
-        total += bytes_of(setup).params * _PARAM_BUFFERS
+        total += bytes_of(setup).params * FACTS["param_buffer_elements"]
     return total
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.core.data import read_table
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.memory.activations import (
     bytes_per_logit,
     in_flight,
@@ -15,7 +16,6 @@ from clusterkit.estimate.memory.activations import (
     working_per_token,
 )
 from clusterkit.estimate.memory.states import (
-    NF4_BYTES,
     Bytes,
     Held,
     Shares,
@@ -31,16 +31,8 @@ from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Setup, Shard
 
 _TERMS = {row["name"]: row for row in read_table(Path(__file__).with_name("terms.tsv"))}
 LOGITS = "logits"
-SUB_GROUP = 1e9
-"""`sub_group_size`: what ZeRO-3 steps at once."""
-_BUCKET = 5e8
-"""Elements of DeepSpeed's `reduce_bucket_size`; two of them with `overlap_comm`."""
-_LIVE = 1e9
-"""`stage3_max_live_parameters`: what ZeRO-3 leaves gathered."""
 _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _HALF = 2
-_OFFLOADED_BLOCKS = 2
-"""Blocks whose activations are on the GPU while the others' wait in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +75,8 @@ def resident(stage: Stage) -> Iterator[Term]:
     """Yield what is there all the time: parameters, optimizer states, buckets of DDP."""
     setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
     if setup.adapter is not None and on_gpu(setup.offload_params):
-        form = f"{NF4_BYTES if setup.adapter.quantized else frozen_width(setup):g} P"
+        each_frozen = FACTS["nf4_bytes"] if setup.adapter.quantized else frozen_width(setup)
+        form = f"{each_frozen:g} P"
         yield _term(
             "frozen weights", frozen_bytes(setup, held), _formula(form, held.params, shares.params)
         )
@@ -118,7 +111,7 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
             f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
         )
     elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
-        bucket = min(_BUCKET, held.trained)
+        bucket = min(FACTS["deepspeed_bucket_elements"], held.trained)
         yield _term(
             "buckets of gradients",
             each.product * 2 * bucket,
@@ -174,7 +167,7 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
         )
         source = "torch.distributed.fsdp: what is not resharded after the forward pass"
     elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
-        params = min(held.params, _LIVE + held.block)
+        params = min(held.params, FACTS["live_params"] + held.block)
         what, source = "stage3_max_live_parameters and a block", "DeepSpeed, stage3.py"
     elif _casts(stage):
         params = held.params - setup.model.embedding_params / setup.tp
@@ -205,7 +198,7 @@ def activations(stage: Stage) -> Iterator[Term]:
     waiting = in_flight(setup, first=stage.first)
     blocks = float(stage.held.blocks)
     if setup.offload_activations:
-        blocks = min(blocks, _OFFLOADED_BLOCKS)
+        blocks = min(blocks, FACTS["offloaded_blocks"])
     each, tokens = kept_per_token(setup), setup.rank_tokens
     yield _term(
         "activations",
@@ -250,7 +243,7 @@ def step(stage: Stage) -> Iterator[Term]:
         return
     owned = stage.held.kept_trained(shares.optimizer)
     if setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
-        owned = min(owned, SUB_GROUP)
+        owned = min(owned, FACTS["sub_group_params"])
     yield _term(
         "temporary copies of the step", each.step * owned, f"{each.step:g} B x {_short(owned)}"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.setup import (
     FSDP,
     TORCH,
@@ -25,8 +26,6 @@ from clusterkit.estimate.shapes import ModelShape
 _HALF = frozenset({Precision.BF16, Precision.FP16, Precision.FP8})
 _SHARDS_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _SHARDS_GRADIENTS = _SHARDS_PARAMS | {Sharding.GRADIENTS}
-NF4_BYTES = 0.516
-"""Of one weight: 4 bits, and a scale in 8 bits for each 64 of them (QLoRA, arXiv:2305.14314)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +223,7 @@ def frozen_bytes(setup: Setup, held: Held) -> float:
     kept = held.kept(shares_of(setup).params)
     if not setup.adapter.quantized:
         return frozen_width(setup) * kept
-    of_blocks = NF4_BYTES * held.blocks * held.block + frozen_width(setup) * held.root
+    of_blocks = FACTS["nf4_bytes"] * held.blocks * held.block + frozen_width(setup) * held.root
     return of_blocks * kept / held.params
 
 

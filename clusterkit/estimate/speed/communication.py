@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.interconnects import (
     Fabric,
     Group,
@@ -288,35 +289,22 @@ class _Ranks:
         return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
 
     @property
-    def _blocks(self) -> int:
-        """Collectives of one pass, where each block and the embedding have one of their own."""
-        return max(1, self.setup.model.layers // self.setup.pp) + 1
-
-    @property
     def _buckets(self) -> int:
         return self._pieces(self._whole, gradient_wire_bytes(self.setup))
 
     def _pieces(self, size: float, each: int) -> int:
         """Return in how many collectives `size` bytes go, at `each` bytes per element."""
         library = self.setup.library
-        if self.setup.sharding in _BLOCKWISE or library in FSDP:
-            return self._blocks
-        bucket = float(_DDP_BUCKET)
+        if self.setup.sharding in {Sharding.FULL, Sharding.HYBRID} or library in FSDP:
+            # One for each block, and one for the embedding.
+            return max(1, self.setup.model.layers // self.setup.pp) + 1
+        bucket = FACTS["ddp_bucket_bytes"]
         if library is Library.DEEPSPEED:
-            bucket = _DEEPSPEED_ELEMENTS * each
+            bucket = FACTS["deepspeed_bucket_elements"] * each
         elif library is Library.MEGATRON:
-            bucket = max(_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK * self._count) * each
+            of_ranks = FACTS["megatron_bucket_elements_of_rank"] * self._count
+            bucket = max(FACTS["megatron_bucket_elements"], of_ranks) * each
         return max(1, round(size / bucket))
-
-
-_BLOCKWISE = frozenset({Sharding.FULL, Sharding.HYBRID})
-_DDP_BUCKET = 25 << 20
-"""torch's `bucket_cap_mb`. FSDP and ZeRO-3 go block by block."""
-_DEEPSPEED_ELEMENTS = 500_000_000
-"""`reduce_bucket_size`, and `allgather_bucket_size`."""
-_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK = 40_000_000, 1_000_000
-"""`bucket_size` is the larger of these, the second for each data-parallel rank
-(megatron/core/distributed/distributed_data_parallel.py)."""
 
 
 def _times(times: int) -> str:

@@ -8,40 +8,16 @@ kernels is never faster than the host launches them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.gpus import Gpu
-from clusterkit.estimate.memory.states import NF4_BYTES, gradient_wire_bytes, owned_params
-from clusterkit.estimate.setup import Library, Loss, Offload, Precision, Setup
+from clusterkit.estimate.machines.interconnects import pcie_gbs
+from clusterkit.estimate.memory.states import gradient_wire_bytes, owned_params
+from clusterkit.estimate.setup import Library, Offload, Precision, Setup
 from clusterkit.estimate.speed.flops import Work, active_ffn, recomputed, work_of
 
-_FED_GBS = 3350 / 989
-"""Bandwidth of an H100 for each TFLOP/s of its peak. An H200 has the same units and 1.43 times it;
-its published runs are that much faster in attention, and by the root of it in products."""
-_BEST_PRODUCTS, _BEST_ATTENTION = 0.90, 0.33
-"""What an A100 reaches, which has twice as much."""
-_NARROW = 200
-"""Width at which a product loses half of its rate to tiles that are not full."""
-_FP8_SPEEDUP, _FUSED_FP8_SPEEDUP = 1.5, 1.9
-"""Of products, with scaling and casts, which Megatron's Transformer Engine fuses: the dense peak is
-twice that of bf16."""
-_TF32_OF_BF16 = 0.5
-_MEMORY_OF_PEAK = 0.80
-_FUSED = 0.5
-"""Part of the traffic that is left where kernels are fused: torch.compile, Megatron's own."""
-_LOSS_BYTES: Mapping[Loss, float] = {
-    Loss.EAGER: 30,
-    Loss.CHUNKED: 24,
-    Loss.COMPILED: 12,
-    Loss.FUSED: 8,
-}
-"""Traffic of a logit: written in 16 bits, cast to fp32, soft-maxed, and all of it backward."""
-_OPTIMIZER_BYTES, _PURE_OPTIMIZER_BYTES = 34, 14
-"""Traffic of a parameter in AdamW: 4 tensors read, 3 written, and the weight in 16 bits."""
-_LAUNCH_S = 6e-6
-_KERNELS, _COMPILED_KERNELS, _KERNELS_OF_EXPERT = 110, 45, 60
-"""Kernels of one block, forward and backward, eager and compiled; and of each expert in it."""
+_HOPPER = "sm90"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +45,7 @@ def compute_of(setup: Setup) -> Compute:
     work = work_of(setup)
     block = tokens * (_products_s(setup, work) + _attention_s(setup, work) + _traffic_s(setup))
     block += _weights_s(setup, work)
-    launches = _launches(setup) * _LAUNCH_S
+    launches = _launches(setup) * FACTS["launch_s"]
     launch_bound, block = block < launches, max(block, launches)
     head = tokens * _head_s(setup, work)
     forward = block / work.passes
@@ -82,9 +58,9 @@ def compute_of(setup: Setup) -> Compute:
 
 
 def _launches(setup: Setup) -> float:
-    kernels = _COMPILED_KERNELS if setup.compiled else _KERNELS
+    kernels = FACTS["compiled_kernels" if setup.compiled else "kernels"]
     if setup.model.experts:
-        kernels += _KERNELS_OF_EXPERT * setup.model.experts // setup.ep
+        kernels += FACTS["expert_kernels"] * setup.model.experts // setup.ep
     return kernels * (1 + recomputed(setup).elementwise / 3)
 
 
@@ -93,11 +69,8 @@ def product_flops(setup: Setup) -> float:
     gpu = setup.gpu
     reached = gpu.architecture.products_of_ceiling
     if gpu.arch == _HOPPER:
-        reached = min(reached * _fed(gpu) ** 0.5, _BEST_PRODUCTS)
+        reached = min(reached * _fed(gpu) ** 0.5, FACTS["best_products"])
     return gpu.ceiling_tflops * 1e12 * reached * _of_precision(setup)
-
-
-_HOPPER = "sm90"
 
 
 def _fed(gpu: Gpu) -> float:
@@ -106,20 +79,21 @@ def _fed(gpu: Gpu) -> float:
     Not less: cards with slower memory have lower clocks, too, and train no worse for their peak
     (torchtitan's runs on H100s of 500 W).
     """
-    return max(1.0, gpu.memory_gbs / gpu.half_tflops / _FED_GBS)
+    return max(1.0, gpu.memory_gbs / gpu.half_tflops / FACTS["h100_gbs_per_tflops"])
 
 
 def _of_precision(setup: Setup) -> float:
     gpu, precision = setup.gpu, setup.precision
     if precision is Precision.FP8 and gpu.fp8_tflops is not None:
-        return _FUSED_FP8_SPEEDUP if setup.library is Library.MEGATRON else _FP8_SPEEDUP
+        megatron = setup.library is Library.MEGATRON
+        return FACTS["fused_fp8_speedup" if megatron else "fp8_speedup"]
     if precision is Precision.FP32:
-        return _TF32_OF_BF16 if gpu.has_bf16 else 1 / 8
+        return FACTS["tf32_of_bf16"] if gpu.has_bf16 else 1 / 8
     return 1.0
 
 
 def _narrow(width: float) -> float:
-    return 1 + _NARROW / width
+    return 1 + FACTS["narrow_width"] / width
 
 
 def _products_s(setup: Setup, work: Work) -> float:
@@ -131,7 +105,7 @@ def _attention_s(setup: Setup, work: Work) -> float:
     gpu = setup.gpu
     reached = gpu.architecture.attention_of_peak
     if gpu.arch == _HOPPER:
-        reached = min(reached * _fed(gpu), _BEST_ATTENTION)
+        reached = min(reached * _fed(gpu), FACTS["best_attention"])
     rate = gpu.half_tflops * 1e12 * reached
     flops = work.block_attention / setup.tp
     if setup.flash_attention:
@@ -142,7 +116,7 @@ def _attention_s(setup: Setup, work: Work) -> float:
 
 
 def _memory(gpu: Gpu) -> float:
-    return gpu.memory_gbs * 1e9 * _MEMORY_OF_PEAK
+    return gpu.memory_gbs * 1e9 * FACTS["memory_of_peak"]
 
 
 def _traffic_s(setup: Setup) -> float:
@@ -157,7 +131,8 @@ def _traffic_s(setup: Setup) -> float:
     divided += (5 if model.gated else 3) * active_ffn(model)
     elements = (width + divided / setup.tp) * (3 + recomputed(setup).elementwise)
     fused = setup.compiled or setup.library is Library.MEGATRON
-    return elements * setup.element_bytes * (_FUSED if fused else 1) / _memory(setup.gpu)
+    left = FACTS["fused_traffic"] if fused else 1
+    return elements * setup.element_bytes * left / _memory(setup.gpu)
 
 
 def _weights_s(setup: Setup, work: Work) -> float:
@@ -169,7 +144,7 @@ def _weights_s(setup: Setup, work: Work) -> float:
     held = (model.attention_params + model.mlp_params / setup.ep) / setup.tp
     moved = 2 * (work.passes + (1 if adapter is None else 0))
     if adapter is not None and adapter.quantized:
-        moved += work.passes * (NF4_BYTES + 2)
+        moved += work.passes * (FACTS["nf4_bytes"] + 2)
     return held * moved / _memory(setup.gpu)
 
 
@@ -177,27 +152,14 @@ def _head_s(setup: Setup, work: Work) -> float:
     """Return the seconds of a token in head and loss, spread over the stages of a pipeline."""
     divided = setup.tp if setup.loss_parallel else 1
     products = work.head / divided * _narrow(setup.model.hidden) / product_flops(setup)
-    traffic = setup.model.vocab * _LOSS_BYTES[setup.loss] / divided / _memory(setup.gpu)
+    traffic = setup.model.vocab * FACTS[f"loss_bytes_{setup.loss}"] / divided / _memory(setup.gpu)
     return (products + traffic) / setup.pp
 
 
 def _optimizer_s(setup: Setup) -> float:
-    held = owned_params(setup)
     pure = setup.precision is Precision.PURE_BF16
-    return held * (_PURE_OPTIMIZER_BYTES if pure else _OPTIMIZER_BYTES) / _memory(setup.gpu)
-
-
-_PCIE_GBS: Mapping[int, float] = {3: 6.0, 4: 12.0, 5: 24.0, 6: 48.0}
-"""One direction with pinned memory while every GPU of the node uses its slot, about half of what
-one alone gets (DeepSpeed issues 1137 and 6695: 12 to 16 GB/s alone, 3 with 16 GPUs sharing)."""
-_HOST_ADAM_GBS = 110.0
-"""Of all processes of a node together: Adam in the host's memory."""
-_ADAM_TENSORS = 7
-"""Weight, gradient and two moments read, all but the gradient written."""
-_NVME_READ_GBS, _NVME_WRITE_GBS = 10.0, 5.0
-"""Of a node with four disks (DeepSpeed docs/_tutorials/deepnvme.md)."""
-_STATE_TENSORS = 3
-"""The weight and two moments."""
+    traffic = FACTS["pure_optimizer_traffic" if pure else "optimizer_traffic"]
+    return owned_params(setup) * traffic / _memory(setup.gpu)
 
 
 def offload_s(setup: Setup) -> float:
@@ -206,18 +168,20 @@ def offload_s(setup: Setup) -> float:
         return 0.0
     held = owned_params(setup)
     on_node = held * min(setup.gpus, setup.gpus_per_node)
-    pcie = _PCIE_GBS.get(setup.gpu.pcie_gen, _PCIE_GBS[3]) * 1e9
+    # Pinned memory while every GPU of the node uses its slot: about half of what one alone gets
+    # (DeepSpeed issues 1137 and 6695: 12 to 16 GB/s alone, 3 with 16 GPUs sharing).
+    pcie = pcie_gbs(setup.gpu) / 2 * 1e9
     each = 2 if setup.precision is Precision.PURE_BF16 else 4
     seconds = 0.0
     if setup.offload_optimizer is not Offload.NONE:
         seconds += held * (gradient_wire_bytes(setup) + setup.element_bytes) / pcie
-        seconds += on_node * _ADAM_TENSORS * each / (_HOST_ADAM_GBS * 1e9)
+        seconds += on_node * FACTS["adam_tensors"] * each / (FACTS["host_adam_gbs"] * 1e9)
     if setup.offload_params is not Offload.NONE:
         seconds += 2 * setup.accumulation * held * setup.element_bytes / pcie
     if setup.offload_optimizer is Offload.NVME:
-        state = on_node * _STATE_TENSORS * each
-        seconds += state / (_NVME_READ_GBS * 1e9) + state / (_NVME_WRITE_GBS * 1e9)
+        state = on_node * FACTS["state_tensors"] * each
+        seconds += state / (FACTS["nvme_read_gbs"] * 1e9) + state / (FACTS["nvme_write_gbs"] * 1e9)
     if setup.offload_params is Offload.NVME:
         weights = on_node * setup.element_bytes
-        seconds += 2 * setup.accumulation * weights / (_NVME_READ_GBS * 1e9)
+        seconds += 2 * setup.accumulation * weights / (FACTS["nvme_read_gbs"] * 1e9)
     return seconds

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.setup import TORCH, Checkpointing, Setup
 from clusterkit.estimate.shapes import ModelShape
 
@@ -59,14 +60,10 @@ def work_of(setup: Setup) -> Work:
     attention = 2 * attention_width(model) * setup.seq
     return Work(
         block_products=2 * block * passes,
-        block_attention=attention * (1 + _ATTENTION_BACKWARD + again.attention),
+        block_attention=attention * (1 + FACTS["attention_backward"] + again.attention),
         head=2 * (1 + trained) * model.vocab * model.hidden,
         passes=passes,
     )
-
-
-_ATTENTION_BACKWARD = 2.5
-"""Products of flash attention's backward pass over its forward: 5 for 2 (arXiv:2205.14135)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

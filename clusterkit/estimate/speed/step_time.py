@@ -12,18 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of
 from clusterkit.estimate.speed.compute import Compute, compute_of, offload_s
 from clusterkit.estimate.speed.flops import needed_flops
 
-_CONTENTION = 0.10
-"""Part of a hidden transfer by which it slows what hides it: collectives take SMs and bandwidth."""
-_WAIT_PER_DOUBLING = 0.005
-"""Part of a step for which all wait for the slowest, with every doubling of the nodes that hold
-copies: 0 to 2 % in the published series over 2 to 128 nodes (llm-foundry, InternEvo, KempnerForge).
-"""
 _DAY_S = 86_400
 
 
@@ -87,7 +82,7 @@ def _parts(
     setup: Setup, compute: Compute, transfers: tuple[Transfer, ...], *, speedup: float
 ) -> _Parts:
     copies = max(1, min(setup.nodes, setup.dp * setup.cp))
-    waiting = 1 + _WAIT_PER_DOUBLING * math.log2(copies)
+    waiting = 1 + FACTS["wait_per_doubling"] * math.log2(copies)
     compute = _scaled(compute, speedup / waiting)
     return _Parts(
         compute_s=setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
@@ -127,7 +122,7 @@ def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
     for (during, times), seconds in behind.items():
         each = seconds / times
         waits += times * max(0.0, each - hides[during])
-        waits += times * _CONTENTION * min(each, hides[during])
+        waits += times * FACTS["contention"] * min(each, hides[during])
     return waits
 
 
