@@ -68,12 +68,10 @@ def solve_batch(
     if global_batch is None:
         return Batch(ranks=ranks, micro_batch=micro_batch or 1, accumulation=accumulation or 1)
     if micro_batch is None and accumulation is not None:
-        micro = _divided(
-            global_batch, ranks * accumulation, _words(ranks, "accumulation", accumulation)
-        )
+        micro = _divided(global_batch, ranks, "accumulation", accumulation)
         return Batch(ranks=ranks, micro_batch=micro, accumulation=accumulation)
     micro = micro_batch or 1
-    steps = _divided(global_batch, ranks * micro, _words(ranks, "micro batch", micro))
+    steps = _divided(global_batch, ranks, "micro batch", micro)
     if accumulation not in {None, steps}:
         raise UserError(
             f"a micro batch of {micro} x {accumulation} accumulations x {ranks} ranks is a global "
@@ -83,17 +81,15 @@ def solve_batch(
     return Batch(ranks=ranks, micro_batch=micro, accumulation=steps)
 
 
-def _words(ranks: int, name: str, number: int) -> str:
-    return f"{ranks} data-parallel rank{'s' if ranks > 1 else ''} x {name} {number}"
-
-
-def _divided(total: int, parts: int, words: str) -> int:
+def _divided(total: int, ranks: int, name: str, number: int) -> int:
+    parts = ranks * number
     if total % parts == 0:
         return total // parts
     below, above = total // parts * parts, -(-total // parts) * parts
     nearest = f"{below} or {above}" if below else f"{above}"
     raise UserError(
-        f"a global batch of {total} does not divide into {words} ({parts} sequences at a time)",
+        f"a global batch of {total} does not divide into {ranks} data-parallel "
+        f"rank{'s' if ranks > 1 else ''} x {name} {number} ({parts} sequences at a time)",
         hint=f"the nearest that does: --global-batch {nearest}",
     )
 

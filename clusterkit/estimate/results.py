@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +27,10 @@ class Interval:
     low: float
     likely: float
     high: float
+
+    def each(self, of: Callable[[float], float]) -> Interval:
+        """Return the interval of a figure that grows with this one."""
+        return Interval(low=of(self.low), likely=of(self.likely), high=of(self.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,10 @@ class Phase:
     def bytes(self) -> float:
         """All of it."""
         return sum(term.bytes for term in self.terms)
+
+    def bytes_of(self, kind: Kind, *, without: str = "") -> float:
+        """Return the bytes of one kind, but for those of a name."""
+        return sum(t.bytes for t in self.terms if t.kind is kind and t.name != without)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +125,7 @@ class Memory:
 
     def by_kind(self) -> Mapping[Kind, float]:
         """Return the bytes of the peak by what they are for."""
-        return {
-            kind: sum(term.bytes for term in self.peak.terms if term.kind is kind) for kind in Kind
-        }
+        return {kind: self.peak.bytes_of(kind) for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +188,9 @@ def parts_of(memory: Memory) -> Mapping[Kind, float]:
     gathered layers, buckets, gaps of the allocator, CUDA and NCCL. `peak_parts_of` says what is
     there at one moment instead.
     """
-    parts = {kind: _bytes(memory.phases[-1], kind) for kind in _STATES}
+    parts = {kind: memory.phases[-1].bytes_of(kind, without=_SECOND_COPY) for kind in _STATES}
     room = max(memory.device.likely - sum(parts.values()), 0.0)
-    kept = min(max(_bytes(phase, Kind.ACTIVATIONS) for phase in memory.phases), room)
+    kept = min(max(phase.bytes_of(Kind.ACTIVATIONS) for phase in memory.phases), room)
     return {**parts, Kind.ACTIVATIONS: kept, Kind.TEMPORARY: room - kept}
 
 
@@ -198,7 +204,3 @@ def peak_parts_of(memory: Memory) -> Mapping[Kind, float]:
     parts = memory.by_kind()
     beside = memory.device.likely - memory.allocated
     return {**parts, Kind.TEMPORARY: parts[Kind.TEMPORARY] + beside}
-
-
-def _bytes(phase: Phase, kind: Kind) -> float:
-    return sum(t.bytes for t in phase.terms if t.kind is kind and t.name != _SECOND_COPY)

@@ -14,14 +14,7 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.estimate.setup import (
-    Adapter,
-    Checkpointing,
-    Library,
-    Offload,
-    Setup,
-    Sharding,
-)
+from clusterkit.estimate.setup import Adapter, Checkpointing, Library, Offload, Sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,43 +111,12 @@ def strategy_named(text: str) -> Strategy:
             f"unknown addition {unknown!r} to the strategy {strategy.name}",
             hint=choices_hint(unknown, _ADDED),
         )
-    checkpointing, adapter = None, strategy.adapter
-    for word in added:
-        addition = _ADDED[word.strip()]
-        if isinstance(addition, Adapter):
-            adapter = addition
-        else:
-            checkpointing = addition
-    return replace(strategy, **ranks, checkpointing=checkpointing, adapter=adapter)
+    for addition in (_ADDED[word.strip()] for word in added):
+        ranks["adapter" if isinstance(addition, Adapter) else "checkpointing"] = addition
+    return replace(strategy, **ranks)
 
 
 def _found(text: str) -> Strategy | None:
     squeezed = re.sub(r"[^a-z0-9]", "", text)
-    for name, strategy in _BY_NAME.items():
-        if squeezed == name.replace("-", ""):
-            return strategy
-    return _BY_NAME.get(_ALIASES.get(squeezed, ""))
-
-
-def name_of(setup: Setup) -> str:
-    """Return the name of the strategy of a setup: base, and the ranks that divide the model."""
-    wanted = (setup.library, setup.sharding, setup.offload_optimizer, setup.offload_params)
-    alike = [
-        strategy.name
-        for strategy in STRATEGIES
-        if (strategy.library, strategy.sharding, strategy.offload_optimizer,
-            strategy.offload_params) == wanted
-    ]  # fmt: skip
-    base = alike[0] if alike else f"{setup.library}-{setup.sharding}"
-    if setup.library is Library.MEGATRON:
-        base = "megatron"
-    elif base == "single":
-        base = _plain_name(setup)
-    ranks = (("tp", setup.tp), ("pp", setup.pp), ("cp", setup.cp))
-    return base + "".join(f"-{name}{number}" for name, number in ranks if number > 1)
-
-
-def _plain_name(setup: Setup) -> str:
-    if setup.adapter is not None:
-        return "qlora" if setup.adapter.quantized else "lora"
-    return "ddp" if setup.gpus > 1 else "single"
+    names = {name.replace("-", ""): name for name in _BY_NAME}
+    return _BY_NAME.get(names.get(squeezed) or _ALIASES.get(squeezed, ""))

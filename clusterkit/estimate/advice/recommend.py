@@ -110,18 +110,15 @@ def answer_of(request: Request) -> Answer:
     if not found:
         # Most is wrong with all of them: the reasons of the one that lacks least are enough.
         problems = min((one.problems for one in refused), key=len, default=())
-        raise UserError(problems=problems or (_nothing_to_try(request),))
+        raise UserError(
+            f"no strategy offloads to {request.offload} on {request.gpus} GPUs",
+            hint="name one with --strategy",
+            problems=problems,
+        )
     candidates = _in_order(found)
     chosen, why = recommended(candidates)
     return Answer(
         request=request, candidates=candidates, refused=tuple(refused), chosen=chosen, why=why
-    )
-
-
-def _nothing_to_try(request: Request) -> Problem:
-    return Problem(
-        message=f"no strategy offloads to {request.offload} on {request.gpus} GPUs",
-        hint="name one with --strategy",
     )
 
 
@@ -148,20 +145,16 @@ def _data_parallel(request: Request, strategy: Strategy) -> Iterator[Candidate |
     if problems:
         yield Refused(name=strategy.name, problems=problems)
         return
-    plain = _judged(strategy.name, setup, request)
+    plain = _candidate(strategy.name, setup, request)
     yield plain
     if plain.fits or request.checkpointing is not None or request.strategy is not None:
         return
-    full = _judged(
-        f"{strategy.name}+ac",
-        replace(setup, checkpointing=Checkpointing.FULL),
-        request,
-    )
-    if full.fits:
-        yield full
+    setup = replace(setup, checkpointing=Checkpointing.FULL)
+    if request.memory(setup).fits:
+        yield _candidate(f"{strategy.name}+ac", setup, request)
 
 
-def _judged(name: str, setup: Setup, request: Request) -> Candidate:
+def _candidate(name: str, setup: Setup, request: Request) -> Candidate:
     return Candidate(
         name=name, setup=setup, memory=request.memory(setup), speed=request.speed(setup)
     )
@@ -186,12 +179,12 @@ def _model_parallel(request: Request, strategy: Strategy) -> Iterator[Candidate 
             name += f"-pp{pp}" if request.pp is None and pp > 1 else ""
             name += "+ac" if level is not levels[0] else ""
             if request.memory(setup).fits:
-                yield _judged(name, setup, request)
+                yield _candidate(name, setup, request)
                 return
             legal.append((setup, name))
     if legal:
-        nearest = min(legal, key=lambda pair: request.memory(pair[0]).excess)
-        yield _judged(nearest[1], nearest[0], request)
+        setup, name = min(legal, key=lambda pair: request.memory(pair[0]).excess)
+        yield _candidate(name, setup, request)
     else:
         yield Refused(name=strategy.name, problems=problems)
 
@@ -222,7 +215,7 @@ def adapters_that_fit(request: Request) -> Candidate | None:
             setup = setup_of(base_named(name), request, checkpointing=level)
             if request.fits(setup):
                 again = level is Checkpointing.FULL and request.checkpointing is None
-                return _judged(f"{name}{'+ac' if again else ''}", setup, request)
+                return _candidate(f"{name}{'+ac' if again else ''}", setup, request)
     return None
 
 

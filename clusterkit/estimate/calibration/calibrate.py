@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.speed.communication import domain_of, fabric_of
 from clusterkit.estimate.speed.compute import compute_of
-from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
+from clusterkit.estimate.speed.step_time import factor_between, speed_of, utilisation_of
 
 LEAST_MESSAGE = 1 << 20
 """Bytes below which an all-reduce measures latency, not bandwidth."""
@@ -22,7 +21,6 @@ _LEAST_ACTIVATIONS = 1 << 28
 """Bytes of activations below which allocated memory says nothing of them."""
 _FACTORS = (0.25, 4.0)
 """Bounds of a factor: beyond, something else was measured than was said."""
-_SEARCHED = (0.02, 50.0)
 _NETWORK = 'name the network that it ran over: "interconnect": "ethernet-25" in `setup`'
 _NEAR = 0.25
 """Part by which allocated memory may differ where activations alone cannot explain it."""
@@ -42,7 +40,9 @@ def calibrate(measurement: Measurement, *, before: Calibration | None = None) ->
     setup = measurement.setup
     known = (before or Calibration()).on(setup.gpu.name)
     known = replace(known, gpu=setup.gpu.name, subject=measurement.subject, note="")
-    found = _with_memory(_with_step(_with_bandwidth(known, measurement), measurement), measurement)
+    links = fabric_of(setup), domain_of(setup)
+    found = _with_step(with_bandwidth(known, measurement.all_reduce, *links), measurement)
+    found = _with_memory(found, measurement)
     if measurement.device_bytes is not None:
         inside = measurement.reserved_bytes or measurement.allocated_bytes or 0.0
         found = replace(found, context_bytes=measurement.device_bytes - inside)
@@ -63,10 +63,9 @@ def _with_step(known: Calibration, measurement: Measurement) -> Calibration:
     scale = utilisation_of(setup, measurement.step_s, calibration=known)
     if not _possible(scale):
         bare = replace(known, utilisation_scale=1.0)
-        usual = speed_of(setup, calibration=bare).step_s.likely
-        raise _other_run(
-            "step_s", f"{measurement.step_s:.3g} s", f"{usual:.3g} s", f"computing {scale:.2g}"
-        )
+        usual = f"{speed_of(setup, calibration=bare).step_s.likely:.3g} s"
+        took = f"{measurement.step_s:.3g} s"
+        raise _other_run("step_s", took, usual, f"computing {scale:.2g}")
     return replace(known, utilisation_scale=scale, measured_step=True)
 
 
@@ -77,7 +76,7 @@ def _with_memory(known: Calibration, measurement: Measurement) -> Calibration:
     whole, half = (_allocated(setup, scale) for scale in (1.0, 0.5))
     if 2 * (whole - half) < _LEAST_ACTIVATIONS:
         return _noted(known, "hardly any memory is activations: use a larger model or batch")
-    scale = _activation_scale(setup, allocated)
+    scale = factor_between(0.02, 50.0, lambda scale: _allocated(setup, scale) < allocated)
     if _possible(scale):
         found = replace(known, activation_scale=scale)
     elif abs(allocated / whole - 1) <= _NEAR:
@@ -88,12 +87,8 @@ def _with_memory(known: Calibration, measurement: Measurement) -> Calibration:
         return found
     ratio = measurement.reserved_bytes / allocated
     if not _possible(ratio):
-        raise _other_run(
-            "reserved_bytes",
-            _gb(measurement.reserved_bytes),
-            f"{_gb(allocated)} and some gaps",
-            f"gaps {ratio:.2g}",
-        )
+        reserved, usual = _gb(measurement.reserved_bytes), f"{_gb(allocated)} and some gaps"
+        raise _other_run("reserved_bytes", reserved, usual, f"gaps {ratio:.2g}")
     return replace(found, reserved_ratio=ratio)
 
 
@@ -116,11 +111,6 @@ def _other_run(key: str, measured: str, estimated: str, factor: str, hint: str =
 
 def _noted(known: Calibration, note: str) -> Calibration:
     return replace(known, note="; ".join(filter(None, (known.note, note))))
-
-
-def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration:
-    setup = measurement.setup
-    return with_bandwidth(known, measurement.all_reduce, fabric_of(setup), domain_of(setup))
 
 
 def with_bandwidth(
@@ -158,16 +148,6 @@ def with_bandwidth(
     if group.nodes > 1:
         return replace(known, inter_busbw_scale=scale)
     return replace(known, intra_busbw_scale=scale)
-
-
-def _activation_scale(setup: Setup, allocated: float) -> float:
-    """Return the factor with which the estimate of allocated bytes is `allocated`."""
-    low, high = _SEARCHED
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        below = _allocated(setup, middle) < allocated
-        low, high = (middle, high) if below else (low, middle)
-    return math.sqrt(low * high)
 
 
 def _allocated(setup: Setup, activation_scale: float) -> float:

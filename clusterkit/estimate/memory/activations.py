@@ -7,7 +7,7 @@ Llama blocks the 53 h (Llama 3.1 8B) and 49.5 h (Llama 2 7B) that a trace of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.setup import (
@@ -63,7 +63,7 @@ def saved_of(setup: Setup) -> Saved:
             norms += FACTS["extra_casts"] * width * hidden
     else:
         # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
-        norms = hidden * (2 * (stream + width) + (2.0 if _has_dropout(setup) else 0.0))
+        norms = hidden * (2 * (stream + width) + (0.0 if setup.flash_attention else 2.0))
     return Saved(norms=norms, attention=attention, products=_mlp(setup, width), scores=scores)
 
 
@@ -88,10 +88,6 @@ def _fused_norms(setup: Setup) -> bool:
     return setup.compiled or setup.loss is Loss.FUSED or setup.library is Library.MEGATRON
 
 
-def _has_dropout(setup: Setup) -> bool:
-    return not setup.flash_attention
-
-
 def _mlp(setup: Setup, width: int) -> float:
     model = setup.model
     # Gate, value, activated gate and their product; or input and output of the activation.
@@ -108,16 +104,15 @@ def _mlp(setup: Setup, width: int) -> float:
 
 def kept_per_token(setup: Setup) -> float:
     """Return the bytes that one block keeps between its passes, for one token on one rank."""
-    saved = saved_of(setup)
-    whole = saved.of_rank(setup)
-    boundary = _boundary(setup)
-    if setup.checkpointing is Checkpointing.FULL:
-        return boundary
-    if setup.checkpointing is Checkpointing.ALTERNATE:
-        return (whole + boundary) / 2
-    if setup.checkpointing is Checkpointing.SELECTIVE:
-        return _selective(setup, saved)
-    return whole
+    saved, boundary = saved_of(setup), _boundary(setup)
+    match setup.checkpointing:
+        case Checkpointing.FULL:
+            return boundary
+        case Checkpointing.ALTERNATE:
+            return (saved.of_rank(setup) + boundary) / 2
+        case Checkpointing.SELECTIVE:
+            return _selective(setup, saved)
+    return saved.of_rank(setup)
 
 
 def _boundary(setup: Setup) -> float:
@@ -133,10 +128,7 @@ def _selective(setup: Setup, saved: Saved) -> float:
     `selective_ac_option = "op"`): of query, value, gate and down projection.
     """
     if setup.library not in FSDP:
-        whole = Saved(
-            norms=saved.norms, attention=saved.attention, products=saved.products, scores=0.0
-        )
-        return whole.of_rank(setup)
+        return replace(saved, scores=0.0).of_rank(setup)
     model, width = setup.model, setup.element_bytes
     query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
     inner = 2 * query + key + max(1, model.active_experts) * model.ffn
@@ -162,9 +154,7 @@ def in_flight(setup: Setup, *, first: bool) -> float:
     1F1B: as many as there are stages behind it; interleaving adds (p - 1) / (p v) of that
     (arXiv:2205.05198, section 4.2.3).
     """
-    if setup.pp == 1:
-        return 1.0
-    if not first:
+    if setup.pp == 1 or not first:
         return 1.0
     if setup.vpp > 1:
         return min(setup.pp * (1 + (setup.pp - 1) / (setup.pp * setup.vpp)), setup.accumulation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.memory.host import host_bytes, nvme_bytes
@@ -33,9 +34,9 @@ from clusterkit.estimate.setup import FSDP, Setup
 
 _RESERVED = (1.02, 1.06, 1.15)
 """`max_memory_reserved` over the tensors that were there: published runs lie between these."""
-_CONTEXT = (0.5 * GIB, 0.8 * GIB, 1.8 * GIB)
+_CONTEXT = Interval(low=0.5 * GIB, likely=0.8 * GIB, high=1.8 * GIB)
 """What CUDA loads into a process (stas00/ml-engineering: 0.47 to 1.78 GiB)."""
-_NCCL = (0.5 * GIB, 1.2 * GIB, 2.0 * GIB)
+_NCCL = Interval(low=0.5 * GIB, likely=1.2 * GIB, high=2.0 * GIB)
 """Buffers of NCCL's communicators (the same source: 1 to 2 GiB)."""
 _SCALED = frozenset({Kind.ACTIVATIONS, Kind.TEMPORARY})
 
@@ -54,7 +55,7 @@ def memory_of(
     """
     measured = calibration or Calibration()
     of = stages(setup)[:1] if first_stage else stages(setup)
-    fullest = max((_phases(stage, measured) for stage in of), key=_peak)
+    fullest = max((_phases(stage, measured) for stage in of), key=lambda ps: max(map(_bytes, ps)))
     reserved = _reserved(setup, fullest, measured)
     return Memory(
         phases=fullest,
@@ -64,6 +65,9 @@ def memory_of(
         host_bytes=host_bytes(setup),
         nvme_bytes=nvme_bytes(setup),
     )
+
+
+_bytes = attrgetter("bytes")
 
 
 def _phases(stage: Stage, measured: Calibration) -> tuple[Phase, ...]:
@@ -113,10 +117,6 @@ def _scaled(terms: Iterable[Term], factor: float) -> Iterator[Term]:
             yield replace(term, bytes=term.bytes * factor, formula=formula)
 
 
-def _peak(phases: tuple[Phase, ...]) -> float:
-    return max(phase.bytes for phase in phases)
-
-
 def _reserved(setup: Setup, phases: tuple[Phase, ...], measured: Calibration) -> Interval:
     """Return what the allocator takes from the GPU for the tensors of these moments.
 
@@ -124,31 +124,21 @@ def _reserved(setup: Setup, phases: tuple[Phase, ...], measured: Calibration) ->
     by stream; the flat copies of an optimizer's step are larger than any gap but that of the
     logits. Both take room of their own, whether or not they are there at the peak.
     """
-    peak = _peak(phases)
+    fullest = max(phases, key=_bytes)
+    peak = fullest.bytes
     if measured.reserved_ratio is not None:
         exact = peak * measured.reserved_ratio
         return Interval(low=exact, likely=exact, high=exact * _RESERVED[2] / _RESERVED[1])
-    fullest = max(phases, key=lambda phase: phase.bytes)
     apart = max(phase.bytes for phase in phases[:-1])
     if bytes_of(setup).master:
-        apart += max(0.0, _of_step(phases[-1]) - _of_logits(fullest))
+        of_logits = sum(term.bytes for term in fullest.terms if term.name == LOGITS)
+        apart += max(0.0, phases[-1].bytes_of(Kind.TEMPORARY) - of_logits)
     if setup.library in FSDP and setup.shard_ranks > 1:
-        apart += max(0.0, max(map(_of_gradients, phases)) - _of_gradients(fullest))
+        most = max(phase.bytes_of(Kind.GRADIENTS) for phase in phases)
+        apart += max(0.0, most - fullest.bytes_of(Kind.GRADIENTS))
     apart = max(apart, peak)
     low, likely, high = _RESERVED
     return Interval(low=peak * low, likely=apart * likely, high=apart * high)
-
-
-def _of_gradients(phase: Phase) -> float:
-    return sum(term.bytes for term in phase.terms if term.kind is Kind.GRADIENTS)
-
-
-def _of_step(phase: Phase) -> float:
-    return sum(term.bytes for term in phase.terms if term.kind is Kind.TEMPORARY)
-
-
-def _of_logits(phase: Phase) -> float:
-    return sum(term.bytes for term in phase.terms if term.name == LOGITS)
 
 
 def _outside(setup: Setup, measured: Calibration) -> Interval:
@@ -156,11 +146,7 @@ def _outside(setup: Setup, measured: Calibration) -> Interval:
     if measured.context_bytes is not None:
         known = measured.context_bytes
         return Interval(low=known, likely=known, high=known)
-    together = [
-        context + (nccl if setup.gpus > 1 else 0.0)
-        for context, nccl in zip(_CONTEXT, _NCCL, strict=True)
-    ]
-    return Interval(low=together[0], likely=together[1], high=together[2])
+    return _plus(_CONTEXT, _NCCL) if setup.gpus > 1 else _CONTEXT
 
 
 def _plus(one: Interval, other: Interval) -> Interval:

@@ -23,7 +23,6 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 
-_HALF = frozenset({Precision.BF16, Precision.FP16, Precision.FP8})
 _SHARDS_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _SHARDS_GRADIENTS = _SHARDS_PARAMS | {Sharding.GRADIENTS}
 
@@ -56,24 +55,18 @@ class Bytes:
 
 def bytes_of(setup: Setup) -> Bytes:
     """Return the bytes of one trained parameter under the library and precision of `setup`."""
-    kept = _library_bytes(setup)
+    kept, model = _library_bytes(setup), setup.model
     single = kept.moments / 2
+    # The moments of embeddings stay in fp32: bitsandbytes advises it, and transformers does it.
+    embedded = min(1.0, model.vocab * model.hidden / max(1, model.params))
     moments = {
         Optimizer.ADAMW: kept.moments,
-        Optimizer.ADAMW_8BIT: _eight_bit(setup.model),
+        Optimizer.ADAMW_8BIT: 2 + 6 * embedded,
         Optimizer.PAGED_ADAMW_8BIT: 0.0,
         Optimizer.SGD: single,
         Optimizer.ADAFACTOR: 0.0,
     }[setup.optimizer]
     return replace(kept, moments=moments, step=kept.step + _foreach(setup, single))
-
-
-def _eight_bit(model: ModelShape) -> float:
-    """Return the bytes of two moments in 8 bits; those of embeddings stay in fp32.
-
-    bitsandbytes advises it, and the Trainer of transformers does it.
-    """
-    return 2 + 6 * min(1.0, model.vocab * model.hidden / max(1, model.params))
 
 
 def _library_bytes(setup: Setup) -> Bytes:

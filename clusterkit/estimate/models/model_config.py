@@ -43,7 +43,9 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
     nested = isinstance(inner, Mapping)
     if isinstance(inner, Mapping):
         notes.append("only the part for text is counted (text_config)")
-        document = {**inner, "tie_word_embeddings": _tied(document, inner)}
+        # Whether the head is tied, transformers asks the outer configuration.
+        tied = document.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+        document = {**inner, "tie_word_embeddings": tied}
     model_type = str(document.get("model_type") or "").replace("-", "_").lower()
     family = family_of(model_type)
     document = {**document, **_defaults(document, family, nested=nested, notes=notes)}
@@ -92,7 +94,10 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
     config, family = reader.config, reader.family
     hidden = config.needed("hidden_size")
     layers = config.needed("num_hidden_layers", most=MOST_LAYERS)
-    heads = config.whole("num_attention_heads") or _heads(reader, hidden)
+    usual_heads = max(1, hidden // 128)
+    heads = config.whole("num_attention_heads") or _assume(
+        reader, "num_attention_heads", usual_heads
+    )
     experts = config.count("num_experts")
     ffn = _ffn(reader, hidden)
     positions = config.whole("max_position_embeddings")
@@ -105,7 +110,7 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
         heads=heads,
         kv_heads=_kv_heads(reader, heads),
         head_dim=_head_dim(config, hidden, heads),
-        ffn=_expert_ffn(config, ffn) if experts else ffn,
+        ffn=(experts and config.whole("moe_intermediate_size", "expert_intermediate_size")) or ffn,
         vocab=config.whole("vocab_size") or _assume(reader, "vocab_size", _VOCAB),
         tied=config.flag("tie_word_embeddings", default=family.tied),
         gated=family.gated,
@@ -121,10 +126,6 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
         max_seq=positions,
         assumed=tuple(reader.notes),
     )
-
-
-def _heads(reader: _Reader, hidden: int) -> int:
-    return _assume(reader, "num_attention_heads", max(1, hidden // 128))
 
 
 def _kv_heads(reader: _Reader, heads: int) -> int:
@@ -185,15 +186,9 @@ def _ratio(found: tuple[str, Any] | None) -> float:
     return float(value) if isinstance(value, int | float) and 0 < value < 1000 else 1.0
 
 
-def _expert_ffn(config: Config, ffn: int) -> int:
-    return config.whole("moe_intermediate_size", "expert_intermediate_size") or ffn
-
-
 def _shared_ffn(config: Config) -> int:
-    given = config.count("shared_expert_intermediate_size")
-    if given:
-        return given
-    return config.count("n_shared_experts") * config.count("moe_intermediate_size")
+    shared = config.count("n_shared_experts") * config.count("moe_intermediate_size")
+    return config.count("shared_expert_intermediate_size") or shared
 
 
 def _active(reader: _Reader, experts: int) -> int:
@@ -225,11 +220,6 @@ def _assume(reader: _Reader, name: str, value: int) -> int:
     if reader.config.value(name) is None:
         reader.notes.append(f"{name} is not given: {value}")
     return value
-
-
-def _tied(document: Mapping[str, Any], inner: Mapping[str, Any]) -> object:
-    """Return whether the head is tied: the outer configuration is what transformers asks."""
-    return document.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -233,12 +233,16 @@ def _document(parts: Parts, hidden: int, notes: list[str]) -> Mapping[str, Any]:
         "model_type": model_type if model_type in FAMILIES else "llama",
         "hidden_size": hidden,
         "num_hidden_layers": len(parts.blocks),
-        "vocab_size": _vocab(parts, hidden),
+        "vocab_size": max(rows for rows, width in parts.embeddings if width == hidden),
         "text_config": None,
     }
+    # Inputs of what leads back to the residual stream: the widest is the MLP's, the narrowest that
+    # of attention's output projection.
+    inputs = [weight[-1] for weight in parts.block_weights if weight[-2:-1] == (hidden,)]
+    ffn, width = max(inputs, default=4 * hidden), min(inputs, default=hidden)
+    kv_width = _kv_width(parts, hidden, width, ffn)
     if not _has(document, "intermediate_size"):
-        document["intermediate_size"] = _ffn(parts, hidden)
-    width, kv_width = _attention_width(parts, hidden), _kv_width(parts, hidden)
+        document["intermediate_size"] = ffn
     if not _has(document, "num_attention_heads"):
         document["num_attention_heads"] = _heads((width, kv_width), document, notes)
     heads = next(
@@ -285,25 +289,8 @@ def _hidden(parts: Parts) -> int | None:
     return max(found, key=lambda each: each[0] * each[1])[1] if found else None
 
 
-def _vocab(parts: Parts, hidden: int) -> int:
-    return max(rows for rows, width in parts.embeddings if width == hidden)
-
-
-def _ffn(parts: Parts, hidden: int) -> int:
-    """Return the widest input of a matrix that leads back to the residual stream."""
-    inputs = [weight[-1] for weight in parts.block_weights if weight[-2:-1] == (hidden,)]
-    return max(inputs, default=4 * hidden)
-
-
-def _attention_width(parts: Parts, hidden: int) -> int:
-    """Return the narrowest such input, that of attention's output projection."""
-    inputs = [weight[-1] for weight in parts.block_weights if weight[-2:-1] == (hidden,)]
-    return min(inputs, default=hidden)
-
-
-def _kv_width(parts: Parts, hidden: int) -> int:
+def _kv_width(parts: Parts, hidden: int, width: int, ffn: int) -> int:
     """Return the width of all keys: two matrices have it, or one has that of all three together."""
-    width, ffn = _attention_width(parts, hidden), _ffn(parts, hidden)
     outputs = [weight[0] for weight in parts.block_weights if _takes(weight, hidden)]
     outputs = [rows for rows in outputs if rows not in {ffn, 2 * ffn}]
     alone = [rows for rows in outputs if rows < width and outputs.count(rows) > 1]

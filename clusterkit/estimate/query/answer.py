@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.model import ClusterSpec
 from clusterkit.estimate.advice.recommend import Answer, answer_of
 from clusterkit.estimate.factors import Calibration, calibration_file, load_calibration
-from clusterkit.estimate.machines.gpus import Gpu, gpu_named
+from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.named import amount, model_named, model_of_params
@@ -26,7 +27,6 @@ from clusterkit.estimate.strategies import Strategy, strategy_named
 if TYPE_CHECKING:
     from enum import StrEnum
 
-    from clusterkit.core.model import ClusterSpec
     from clusterkit.estimate.shapes import ModelShape
 
 _SEQ = 4096
@@ -84,7 +84,12 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
         )
     reader = _Reader()
     _refuse_numbers(options, reader)
-    gpu = reader.take(lambda: _gpu(options), None)
+    gpu = None
+    if options.gpu is None:
+        hint = "--gpu h100, a100-80, l40s, mi300x ...: clusterkit explain gpus"
+        reader.refuse("which GPU?", hint)
+    else:
+        gpu = reader.take(partial(gpu_named, options.gpu), None)
     named = options.strategy
     strategy = reader.take(lambda: None if named is None else strategy_named(named), None)
     training = _training(options, reader)
@@ -174,8 +179,7 @@ def _refuse_numbers(options: EstimateOptions, reader: _Reader) -> None:
     for name in LIMITS:
         number = getattr(options, name)
         problem = None if number is None else absurd(name, number)
-        if problem is not None:
-            reader.problems.append(problem)
+        reader.problems += [problem] if problem else []
     if options.host_memory is not None and not 1 <= options.host_memory <= _MOST_RAM:
         reader.refuse(
             f"--host-memory is {options.host_memory:g}",
@@ -209,14 +213,6 @@ def _is_module(model: str | os.PathLike[str] | None) -> bool:
     """Tell whether a model is named by its import path."""
     text = "" if model is None else str(model)
     return ":" in text and not Path(text).expanduser().exists()
-
-
-def _gpu(options: EstimateOptions) -> Gpu:
-    if options.gpu is None:
-        raise UserError(
-            "which GPU?", hint="--gpu h100, a100-80, l40s, mi300x ...: clusterkit explain gpus"
-        )
-    return gpu_named(options.gpu)
 
 
 def _margin(part: str | float | None) -> float:
@@ -330,16 +326,14 @@ def answer(options: EstimateOptions) -> Answer:
     Raises:
         UserError: options are missing or make no sense; all of them at once.
     """
-    cluster = _cluster(options.cluster) if options.cluster is not None else None
+    cluster = None
+    if options.cluster is not None:
+        from clusterkit.config.load import load_settings  # noqa: PLC0415 - 0.1 s: pydantic
+
+        cluster = load_settings().cluster(options.cluster)
     request = read_options(options, cluster=cluster)
     calibration = _calibration(options.cluster or LOCAL, request.gpu.name)
     return answer_of(replace(request, calibration=calibration))
-
-
-def _cluster(name: str) -> ClusterSpec:
-    from clusterkit.config.load import load_settings  # noqa: PLC0415 - a tenth of a second: pydantic
-
-    return load_settings().cluster(name)
 
 
 def _calibration(cluster: str, gpu: str) -> Calibration | None:

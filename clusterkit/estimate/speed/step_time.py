@@ -8,7 +8,7 @@ same sort of GPU lie apart, and shrinks once a step was measured (`calibration`)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
@@ -27,15 +27,12 @@ def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
     measured = (calibration or Calibration()).on(setup.gpu.name)
     transfers = transfers_of(setup, calibration=measured)
     parts = _parts(setup, compute_of(setup), transfers, speedup=measured.utilisation_scale)
-    known = setup.gpu.architecture
+    known, seconds = setup.gpu.architecture, sum(parts.values())
     low, high = known.measured_rate if measured.measured_step else known.rate
-    step = Interval(low=parts.step_s / high, likely=parts.step_s, high=parts.step_s / low)
+    step = Interval(low=seconds / high, likely=seconds, high=seconds / low)
     return Speed(
         transfers=transfers,
-        compute_s=parts.compute_s,
-        bubble_s=parts.bubble_s,
-        exposed_s=parts.exposed_s,
-        offload_s=parts.offload_s,
+        **parts,
         step_s=step,
         tokens_per_s_per_gpu=_over(setup.tokens / setup.gpus, step),
         mfu=_over(mfu_of(setup, setup.tokens / setup.gpus), step),
@@ -49,47 +46,34 @@ def utilisation_of(setup: Setup, step_s: float, *, calibration: Calibration | No
     """
     measured = calibration or Calibration()
     transfers, compute = transfers_of(setup, calibration=measured), compute_of(setup)
-    slow, fast = _SPEEDUPS
-    for _ in range(_HALVINGS):
-        middle = math.sqrt(slow * fast)
-        if _parts(setup, compute, transfers, speedup=middle).step_s > step_s:
-            slow = middle
-        else:
-            fast = middle
-    return math.sqrt(slow * fast)
+
+    def is_below(speedup: float) -> bool:
+        return sum(_parts(setup, compute, transfers, speedup=speedup).values()) > step_s
+
+    return factor_between(0.01, 100.0, is_below)
 
 
-_SPEEDUPS = (0.01, 100.0)
-_HALVINGS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """The parts of a step, in seconds."""
-
-    compute_s: float
-    bubble_s: float
-    exposed_s: float
-    offload_s: float
-
-    @property
-    def step_s(self) -> float:
-        """All of it."""
-        return self.compute_s + self.bubble_s + self.exposed_s + self.offload_s
+def factor_between(low: float, high: float, is_below: Callable[[float], bool]) -> float:
+    """Return where a factor is no longer below the one that is looked for, by halving."""
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return math.sqrt(low * high)
 
 
 def _parts(
     setup: Setup, compute: Compute, transfers: tuple[Transfer, ...], *, speedup: float
-) -> _Parts:
+) -> dict[str, float]:
+    """Return the seconds of a step by what they are for, as `Speed` has them."""
     copies = max(1, min(setup.nodes, setup.dp * setup.cp))
     waiting = 1 + FACTS["wait_per_doubling"] * math.log2(copies)
     compute = _scaled(compute, speedup / waiting)
-    return _Parts(
-        compute_s=setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
-        bubble_s=(setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers),
-        exposed_s=exposed_s(compute, transfers),
-        offload_s=offload_s(setup),
-    )
+    return {
+        "compute_s": setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
+        "bubble_s": (setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers),
+        "exposed_s": exposed_s(compute, transfers),
+        "offload_s": offload_s(setup),
+    }
 
 
 def mfu_of(setup: Setup, tokens_per_s_per_gpu: float) -> float:
@@ -128,11 +112,7 @@ def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
 
 def _stage_s(setup: Setup, compute: Compute, transfers: Iterable[Transfer]) -> float:
     """Return the seconds of a micro batch in a stage, tensor parallelism included."""
-    tensor = sum(
-        transfer.seconds
-        for transfer in transfers
-        if transfer.group == "tensor" and not transfer.hidden
-    )
+    tensor = sum(t.seconds for t in transfers if t.group == "tensor" and not t.hidden)
     return compute.micro_batch_s + tensor / setup.accumulation
 
 
@@ -176,7 +156,8 @@ def scaling(
     fitting = sorted({count for count in counts if count >= ranks and count % ranks == 0})
 
     def rate_of(count: int) -> float:
-        speed = speed_of(_with_gpus(setup, count), calibration=calibration)
+        group = min(setup.shard_group, count) if setup.shard_group else None
+        speed = speed_of(replace(setup, gpus=count, shard_group=group), calibration=calibration)
         return speed.tokens_per_s_per_gpu.likely
 
     if not fitting:
@@ -187,11 +168,6 @@ def scaling(
         Point(gpus=count, tokens_per_s=rate * count, efficiency=rate / usual)
         for count, rate in zip(fitting, rates, strict=True)
     )
-
-
-def _with_gpus(setup: Setup, gpus: int) -> Setup:
-    group = min(setup.shard_group, gpus) if setup.shard_group else None
-    return replace(setup, gpus=gpus, shard_group=group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,21 +183,10 @@ class Bill:
 
 def bill_of(setup: Setup, speed: Speed, tokens: float, *, price: float | None = None) -> Bill:
     """Return how long and how much `tokens` tokens take, with no failures and no pauses."""
-    rate = speed.tokens_per_s_per_gpu
-    gpu_hours = Interval(
-        low=tokens / rate.high / 3600,
-        likely=tokens / rate.likely / 3600,
-        high=tokens / rate.low / 3600,
-    )
+    gpu_hours = _over(tokens, speed.tokens_per_s_per_gpu).each(lambda seconds: seconds / 3600)
     return Bill(
         tokens=tokens,
-        days=_times(gpu_hours, 3600 / setup.gpus / _DAY_S),
+        days=gpu_hours.each(lambda hours: hours * (3600 / setup.gpus / _DAY_S)),
         gpu_hours=gpu_hours,
-        price=None if price is None else _times(gpu_hours, price),
-    )
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return Interval(
-        low=interval.low * factor, likely=interval.likely * factor, high=interval.high * factor
+        price=None if price is None else gpu_hours.each(lambda hours: hours * price),
     )

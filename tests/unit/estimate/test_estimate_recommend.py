@@ -28,7 +28,7 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
-from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
+from clusterkit.estimate.strategies import strategy_named
 
 LLAMA = model_named("llama-3.1-8b")
 
@@ -106,12 +106,6 @@ def test_names_hold_ranks_and_additions() -> None:
         strategy_named("fdsp")
     with pytest.raises(UserError, match="unknown addition"):
         strategy_named("fsdp+magic")
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
-def test_a_setup_knows_the_name_of_its_strategy(strategy: Any) -> None:
-    asked = request_of(gpus=1, global_batch=1) if strategy.name == "single" else request_of()
-    assert name_of(setup_of(strategy, asked)) == strategy.name
 
 
 def test_16_bits_are_what_is_usual_with_the_library() -> None:
