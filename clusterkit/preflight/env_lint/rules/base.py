@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -139,7 +141,7 @@ def by_table() -> Iterator[Rule]:
         if colon:
             yield rule(id_, alone=_ALONE[kind](what, row["summary"], row["hint"]))
         elif kind:
-            yield rule(id_, together=_all_set(kind, row["summary"], row["hint"]))
+            yield rule(id_, together=_all_hold(kind, row["summary"], row["hint"]))
 
 
 _IN_SHELL = frozenset({Mistake.NOT_EXPORTED, Mistake.CHAIN_ENDED})
@@ -168,20 +170,53 @@ def _concerned(concern: str, summary: str, hint: str) -> Alone:
     return look
 
 
-_ALONE = {"mistake": _mistaken, "concern": _concerned}
-
-
-def _all_set(when: str, summary: str, hint: str) -> Together:
-    pairs = [pair.split("=") for pair in when.split()]
-
-    def look(settings: Settings) -> Conflicts:
-        if all(_is(settings, name, value) for name, value in pairs):
-            yield pairs[0][0], summary, hint
+def _of_kind(kind: str, summary: str, hint: str) -> Alone:
+    def look(_: Setting, variable: Variable | None) -> Iterator[Violation]:
+        if variable is not None and variable.kind == kind:
+            told = re.sub(r"\[(.*)\]", r"\1" if variable.note else "", summary)
+            columns = {name: getattr(variable, name) for name in ("until", "replaced_by", "note")}
+            yield Violation(told.format(**columns), hint.format(**columns))
 
     return look
 
 
-def _is(settings: Settings, name: str, value: str) -> bool:
-    if value.isdecimal():
-        return number(settings.get(name)) == int(value)
-    return word(settings, name) == value
+_ALONE = {"mistake": _mistaken, "concern": _concerned, "kind": _of_kind}
+_CONDITION = re.compile(r"(\w+)(?:(!=|>=|=)(.+))?")
+
+
+def _all_hold(when: str, summary: str, hint: str) -> Together:
+    ways = [[_condition(text) for text in way.split()] for way in when.split(" or ")]
+
+    def look(settings: Settings) -> Conflicts:
+        held = [way for way in ways if all(_holds(settings, *condition) for condition in way)]
+        # The first of several that hold is told.
+        for name, (other, sign, value) in {way[0][0]: way[-1] for way in reversed(held)}.items():
+            marks = {"name": other, "other": f"{other}{sign}{value}"}
+            yield name, summary.format(**marks), hint.format(**marks)
+
+    return look
+
+
+def _condition(text: str) -> tuple[str, str, str]:
+    """Return name, sign and value of a condition; sign and value are empty where it has none."""
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"rules.tsv: no condition: {text!r}")
+    return found[1], found[2] or "", found[3] or ""
+
+
+def _holds(settings: Settings, name: str, sign: str, value: str) -> bool:
+    setting = settings.get(name)
+    if sign == "" or (sign == "!=" and setting is None):
+        return sign == "!=" or setting is not None
+    given = number(setting)
+    if sign == ">=":
+        return given is not None and given >= int(value)
+    if setting is None or setting.value is None:
+        return False
+    listed = value.lower().split(",")
+    equal = any(
+        given == int(one) if one.isdecimal() else fnmatchcase(word(settings, name), one)
+        for one in listed
+    )
+    return equal is (sign == "=")

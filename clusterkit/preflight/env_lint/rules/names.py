@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.rules.base import Alone, Violation, alone
+from clusterkit.preflight.env_lint.rules.base import Violation, alone
 from clusterkit.preflight.env_lint.setting import Mistake, Setting
 from clusterkit.preflight.env_lint.variables import (
     NEWEST_NCCL,
@@ -65,46 +65,14 @@ def _unknown(setting: Setting, variable: Variable | None) -> Iterator[Violation]
         )
 
 
-def _of_kind(kind: Kind) -> Callable[[Callable[[Variable], Violation]], Alone]:
-    """Return a decorator for what is to be said of each variable of a kind."""
-    return lambda rule: (
-        lambda _, variable: (rule(variable),) if variable and variable.kind is kind else ()
-    )
-
-
 @alone("NCCL103")
-@_of_kind(Kind.REMOVED)
-def _removed(variable: Variable) -> Violation:
+def _removed(_: Setting, variable: Variable | None) -> Iterator[Violation]:
+    if variable is None or variable.kind is not Kind.REMOVED:
+        return
     who = _READERS.get(variable.family, "NCCL")
     more = f"; {variable.note}" if variable.note else ""
-    return Violation(
+    yield Violation(
         f"no {who} after {variable.until} reads it{more}",
         f"use {variable.replaced_by}" if variable.replaced_by else "remove it",
         Verdict.FAIL if more else None,
     )
-
-
-@alone("NCCL104")
-@_of_kind(Kind.DEPRECATED)
-def _deprecated(variable: Variable) -> Violation:
-    return Violation(f"deprecated since NCCL {variable.until}", f"use {variable.replaced_by}")
-
-
-@alone("NCCL105")
-@_of_kind(Kind.TORCH_RENAMED)
-def _renamed(variable: Variable) -> Violation:
-    more = f"; {variable.note}" if variable.note else ""
-    return Violation(f"PyTorch's old name; NCCL never read it{more}", f"use {variable.replaced_by}")
-
-
-@alone("NCCL106")
-@_of_kind(Kind.SOURCE_ONLY)
-def _source_only(variable: Variable) -> Violation:
-    beware = f": {variable.note}" if variable.note else ""
-    return Violation(f"read by NCCL, but not documented{beware}")
-
-
-@alone("NCCL107")
-@_of_kind(Kind.PLUGIN)
-def _plugin(variable: Variable) -> Violation:
-    return Violation(f"read only by {variable.note}")
