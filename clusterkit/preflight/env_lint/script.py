@@ -118,7 +118,7 @@ class _Reader:
         options = [word.text for word in words[1:] if word.text.startswith("-")]
         exports = words[0].text == "export" or any("x" in option for option in options)
         rest = [word for word in words[1:] if not word.text.startswith("-")]
-        if exports and (command.last_line > command.first_line or any(_blank(w) for w in rest)):
+        if exports and (command.last_line > command.words[0].line or any(_blank(w) for w in rest)):
             self.chain_until = command.last_line
         for index, word in enumerate(rest):
             after = rest[index + 1] if index + 1 < len(rest) else None
@@ -153,7 +153,7 @@ class _Reader:
             prefix += 1
         mistakes: tuple[Mistake, ...] = ()
         if prefix == len(words) and not self.export_all:
-            follows = command.first_line == self.chain_until + 1
+            follows = command.words[0].line == self.chain_until + 1
             mistakes = (Mistake.CHAIN_ENDED,) if follows else (Mistake.NOT_EXPORTED,)
             self.chain_until = command.last_line if follows else -1
         for word in words[:prefix]:

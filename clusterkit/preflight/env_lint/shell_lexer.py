@@ -8,13 +8,28 @@ Source: POSIX.1-2017, Shell Command Language, 2.2 (quoting) and 2.3 (tokens).
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SEPARATORS = ";&|()"
-_HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([A-Za-z_][\w.-]*)['\"]?")
+_SEPARATORS = "\n;&|()"
+_GAP = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*+")
+_HEREDOC = re.compile(r"<<(?!<)(-?)[ \t]*(['\"\\]?)([A-Za-z_][\w.-]*)['\"]?")
 _DEFAULT = re.compile(r"\$\{[A-Za-z_]\w*:?-([^${}`\"']+)\}")
-_EXPANSION = re.compile(r"\$(?:\{[^{}]*\}|\w+|[@*#?$!-])")
+_EXPANSION = re.compile(r"\$(?:\w+|[@*#?$!-])?")
+
+
+def _parts(within: str, end: str) -> re.Pattern[str]:
+    """Return what finds the parts of a word; `within` may stand in quotes, which end at `end`."""
+    return re.compile(
+        rf"(?P<plain>[^ \t\n;&|()'\"\\$`]+)|\\(?P<escaped>[\s\S]?)"
+        rf"|(?P<opened>'(?P<single>(?:(?!'){within})*+)|\"(?P<double>(?:\\{within}|(?![\"\\]){within}|\\)*+)"
+        rf"|`(?:(?!`){within})*+)(?P<closed>['\"`]|{end})"
+    )
+
+
+_PARTS = _parts(r"[\s\S]", r"\Z")
+_PARTS_BY_LINE = _parts(r"[^\n]", r"(?=\n)|\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +48,8 @@ class Command:
     """The words up to a separator or the end of the line."""
 
     words: tuple[Word, ...]
-    first_line: int
     last_line: int
-    """Differ where lines are continued."""
+    """Another one than that of the first word where lines are continued."""
     end: str = "\n"
     """What ended it: a line end or one of `;&|()`."""
 
@@ -60,140 +74,91 @@ class _Scanner:
         self.text = text
         self.by_line = by_line
         self.unclosed: int | None = None
-        self.at = 0
-        self.line = 1
-        self.pending: list[tuple[str, bool]] = []  # here-documents that begin on this line
+        self.ends = [found.start() for found in re.finditer("\n", text)]
 
     def commands(self) -> Iterator[Command]:
         words: list[Word] = []
-        first = self.line
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in " \t":
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
-                self.line += 1
-            elif char == "#":
-                self._to_line_end()
-            elif char == "\n" or char in _SEPARATORS:
+        pending: list[re.Match[str]] = []  # here-documents that begin on this line
+        at = self._past_gap(0)
+        while at < len(self.text):
+            char = self.text[at]
+            if char in _SEPARATORS:
                 if words:
-                    yield Command(
-                        words=tuple(words), first_line=first, last_line=self.line, end=char
-                    )
+                    yield Command(words=tuple(words), last_line=self._line(at), end=char)
                 words = []
-                self.at += 1
+                at += 1
                 if char == "\n":
-                    self.line += 1
-                    self._pass_heredocs()
-                first = self.line
-            elif (heredoc := _HEREDOC.match(self.text, self.at)) and not self._here_string():
-                self.pending.append((heredoc[3], bool(heredoc[1])))
-                self.at = heredoc.end()
+                    at = self._past_heredocs(pending, at)
+                    pending = []
+            elif heredoc := _HEREDOC.match(self.text, at):
+                pending.append(heredoc)
+                at = heredoc.end()
             else:
-                first = first if words else self.line
-                words.append(self._word())
+                word, at = self._word(at)
+                words.append(word)
+            at = self._past_gap(at)
         if words:
-            yield Command(words=tuple(words), first_line=first, last_line=self.line)
+            yield Command(words=tuple(words), last_line=self._line(len(self.text)))
 
-    def _here_string(self) -> bool:
-        return self.text.startswith("<<<", self.at)
+    def _line(self, at: int) -> int:
+        return bisect_left(self.ends, at) + 1
 
-    def _to_line_end(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
+    def _past_gap(self, at: int) -> int:
+        gap = _GAP.match(self.text, at)
+        return gap.end() if gap else at
 
-    def _pass_heredocs(self) -> None:
-        while self.pending:
-            word, indented = self.pending.pop(0)
-            while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                end = len(self.text) if end < 0 else end
-                body = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                self.line += 1
-                if (body.lstrip("\t") if indented else body) == word:
-                    break
+    def _past_heredocs(self, pending: list[re.Match[str]], at: int) -> int:
+        for heredoc in pending:
+            tabs = r"\t*" if heredoc[1] else ""
+            end = re.compile(rf"^{tabs}{re.escape(heredoc[3])}$", re.MULTILINE)
+            found = end.search(self.text, at)
+            at = found.end() + 1 if found else len(self.text)
+        return at
 
-    def _word(self) -> Word:
-        line = self.line
-        parts: list[str] = []
-        known, quoted = True, False
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in " \t\n" or char in _SEPARATORS:
-                break
-            if char == "'":
-                parts.append(self._until("'"))
+    def _word(self, at: int) -> tuple[Word, int]:
+        """Return the word at a place, and where it ends."""
+        line, texts, known, quoted = self._line(at), [], True, False
+        pattern = _PARTS_BY_LINE if self.by_line else _PARTS
+        while at < len(self.text) and self.text[at] not in " \t" + _SEPARATORS:
+            part = pattern.match(self.text, at)
+            if part and not part["closed"] and part["opened"]:
+                self._left_open(at)
+            start, at = at, part.end() if part else self._past_expansion(at)
+            if part and part["plain"]:
+                texts.append(part["plain"])
+            elif part and part["escaped"] is not None:
+                texts.append(part["escaped"].strip("\n"))
+            elif part and part["single"] is not None:
+                texts.append(part["single"])
                 quoted = True
-            elif char == '"':
-                inner, sure = _expanded(self._double_quoted())
-                parts.append(inner)
-                known, quoted = known and sure, True
-            elif char == "\\":
-                follower = self.text[self.at + 1 : self.at + 2]
-                self.at += 2
-                self.line += follower == "\n"
-                parts.append("" if follower == "\n" else follower)
-            elif char in "$`":
-                inner, sure = _expanded(self._expansion())
-                parts.append(inner)
-                known = known and sure
             else:
-                parts.append(char)
-                self.at += 1
-        return Word(text="".join(parts), line=line, known=known, quoted=quoted)
+                double = part["double"] if part else None
+                quoted = quoted or double is not None
+                whole = self.text[start:at] if double is None else double
+                plain = whole if double is None else whole.replace("\\\n", "").replace('\\"', '"')
+                text, sure = _expanded(plain)
+                texts.append(text)
+                known = known and sure
+        return Word(text="".join(texts), line=line, known=known, quoted=quoted), at
 
-    def _limit(self) -> int:
-        """Return how far what opens here may reach."""
-        end = self.text.find("\n", self.at) if self.by_line else -1
-        return len(self.text) if end < 0 else end
+    def _left_open(self, at: int) -> None:
+        self.unclosed = self.unclosed or self._line(at)
 
-    def _left_open(self) -> None:
-        self.unclosed = self.unclosed or self.line
-
-    def _until(self, quote: str) -> str:
-        limit = self._limit()
-        end = self.text.find(quote, self.at + 1, limit)
-        return self._inner(end if end >= 0 else limit, limit)
-
-    def _double_quoted(self) -> str:
-        end, limit = self.at + 1, self._limit()
-        while end < limit and self.text[end] != '"':
-            end += 2 if self.text[end] == "\\" else 1
-        return self._inner(min(end, limit), limit).replace("\\\n", "").replace('\\"', '"')
-
-    def _inner(self, end: int, limit: int) -> str:
-        """Return what stands before the quote at `end`; there is none at `limit`."""
-        if end == limit:
-            self._left_open()
-        inner = self.text[self.at + 1 : end]
-        self.line += inner.count("\n")
-        self.at = end if end == limit else end + 1
-        return inner
-
-    def _expansion(self) -> str:
-        start = self.at
-        opened = self.text[self.at + 1 : self.at + 2]
-        if self.text[self.at] == "`":
-            self._until("`")
-        elif opened in {"(", "{"}:
-            self._balanced(opened, ")" if opened == "(" else "}")
-        else:
-            simple = _EXPANSION.match(self.text, self.at)
-            self.at = simple.end() if simple else self.at + 1
-        return self.text[start : self.at]
-
-    def _balanced(self, opening: str, closing: str) -> None:
-        depth, limit, line = 0, self._limit(), self.line
-        while self.at < limit:
-            char = self.text[self.at]
-            self.line += char == "\n"
-            self.at += 1
-            depth += (char == opening) - (char == closing)
-            if depth == 0 and char == closing:
-                return
-        self.unclosed = self.unclosed or line
+    def _past_expansion(self, start: int) -> int:
+        """Return where `$NAME`, `${...}` or `$(...)` ends."""
+        opening = self.text[start + 1 : start + 2]
+        if opening not in {"(", "{"}:
+            simple = _EXPANSION.match(self.text, start)
+            return simple.end() if simple else start + 1
+        limit = self.text.find("\n", start) if self.by_line else -1
+        limit = len(self.text) if limit < 0 else limit
+        depth, closing = 0, ")" if opening == "(" else "}"
+        for found in re.compile(f"[{opening}{closing}]").finditer(self.text, start, limit):
+            depth += 1 if found[0] == opening else -1
+            if depth == 0:
+                return found.end()
+        self._left_open(start)
+        return limit
 
 
 def _expanded(text: str) -> tuple[str, bool]:
