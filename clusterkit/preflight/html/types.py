@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterkit.core.findings import Verdict
+from clusterkit.core.hosts.hostlist import fold
 from clusterkit.preflight.checks.base import NodeFacts
-from clusterkit.preflight.html.drawing import Drawing, draw
 from clusterkit.preflight.probes.gpu import nvidia_links
-from clusterkit.preflight.topology.analysis import summary, warnings
-from clusterkit.preflight.topology.matrix import UNKNOWN, Topology, View, closeness
+from clusterkit.preflight.topology.analysis import NEAR, islands, pcie_groups, summary, warnings
+from clusterkit.preflight.topology.matrix import PCIE_CLASSES, UNKNOWN, Topology, View, closeness
 from clusterkit.transport.probe import Missing
 
-_MOST_DRAWN = 12
-"""A cluster has a few types; where there are more, something else is wrong."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What stands together in the picture of a type: a NUMA node, or what is near nothing."""
+
+    title: str
+    gpus: tuple[str, ...]
+    nics: tuple[tuple[str, str, str], ...]
+    """Device of a NIC, the class of its nearest link, and the GPUs that have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +34,9 @@ class NodeType:
     names: tuple[str, ...]
     matrix: tuple[tuple[tuple[str, str], ...], ...]
     """Text and class of the style sheet for every cell."""
-    drawing: Drawing | None
-    """None where it is one of too many."""
+    places: tuple[Place, ...]
+    joined: tuple[tuple[str, str], ...]
+    """What joins GPUs (`nvlink` or `pcie`), and which of them."""
 
 
 def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
@@ -49,10 +57,7 @@ def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
         members.setdefault(key, []).append(node.name)
         examples.setdefault(key, topology)
     common = sorted(members, key=lambda key: len(members[key]), reverse=True)
-    return tuple(
-        _node_type(examples[key], members[key], drawn=place < _MOST_DRAWN)
-        for place, key in enumerate(common)
-    )
+    return tuple(_node_type(examples[key], members[key]) for key in common)
 
 
 def untyped(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -73,15 +78,50 @@ def untyped(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, tuple[str, ...]], ..
     return tuple((reason, tuple(names)) for reason, names in found.items())
 
 
-def _node_type(topology: Topology, nodes: Sequence[str], *, drawn: bool) -> NodeType:
+def _node_type(topology: Topology, nodes: Sequence[str]) -> NodeType:
     return NodeType(
         nodes=tuple(nodes),
         summary=summary(topology),
         warnings=warnings(topology),
         names=(*topology.gpus, *(nic.device or nic.name for nic in topology.nics)),
         matrix=tuple(tuple((cell, _shade(cell)) for cell in row) for row in topology.cells),
-        drawing=draw(topology) if drawn else None,
+        places=places(topology),
+        joined=tuple(_joined(topology)),
     )
+
+
+def places(topology: Topology) -> tuple[Place, ...]:
+    """Return the NUMA nodes in order, each NIC with its nearest GPU; NICs near none come last."""
+    numa = [affinity.numa for affinity in topology.affinity]
+    nics: dict[str | None, list[tuple[str, str, str]]] = {node: [] for node in numa}
+    lost: list[tuple[str, str, str]] = []
+    for index, nic in enumerate(topology.nics):
+        links = [topology.nic_link(gpu, index) for gpu in range(len(topology.gpus))]
+        best = min(links, key=closeness)
+        near = fold(gpu for gpu, link in zip(topology.gpus, links, strict=True) if link == best)
+        home = lost if best == PCIE_CLASSES[-1] else nics[numa[links.index(best)]]
+        home.append((nic.device or nic.name, best, near if closeness(best) <= NEAR else ""))
+    found = [
+        Place(
+            title="NUMA node not known" if node is None else f"NUMA {node}",
+            gpus=tuple(g for g, of in zip(topology.gpus, numa, strict=True) if of == node),
+            nics=tuple(nics[node]),
+        )
+        for node in sorted(nics, key=lambda node: (node is None, len(node or ""), node or ""))
+    ]
+    return (*found, *([Place(title="no GPU near", gpus=(), nics=tuple(lost))] if lost else []))
+
+
+def _joined(topology: Topology) -> Iterator[tuple[str, str]]:
+    """Yield what joins groups of GPUs: NVLink, or a PCIe switch where there is no NVLink."""
+    found = islands(topology)
+    for island in found:
+        pairs = "every pair of" if island.all_to_all else "some pairs of"
+        yield "nvlink", f"NVLink {'/'.join(island.links)}: {pairs} {fold(island.gpus)}"
+    in_island = {gpu for island in found for gpu in island.gpus}
+    for group in pcie_groups(topology):
+        if len(group) > 1 and not in_island & set(group):
+            yield "pcie", f"PCIe switch: {fold(group)}"
 
 
 def _shade(cell: str) -> str:

@@ -10,6 +10,7 @@ import random
 import re
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 
@@ -21,10 +22,9 @@ from clusterkit.preflight.checks import AREAS, all_checks
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
-from clusterkit.preflight.html.drawing import draw
 from clusterkit.preflight.html.facts import fact_table
 from clusterkit.preflight.html.pairs import FAILED, PairMatrix, packed, slow_nodes, slow_pairs
-from clusterkit.preflight.html.types import node_types
+from clusterkit.preflight.html.types import node_types, places
 from clusterkit.preflight.html.verdicts import rows
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.topology.parse import parse_topology
@@ -341,31 +341,29 @@ def test_facts_that_all_share_are_said_once_and_the_odd_one_is_marked() -> None:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_every_device_is_drawn_inside_the_picture(name: str) -> None:
+def test_every_device_has_one_place_in_the_picture(name: str) -> None:
     topology = parse_topology(recording(name))
-    drawing = draw(topology)
-    devices = [box.text for box in drawing.boxes if box.kind in {"gpu", "nic"}]
-    assert sorted(devices) == sorted(
-        [*topology.gpus, *(nic.device or nic.name for nic in topology.nics)]
+    found = places(topology)
+    gpus = [gpu for place in found for gpu in place.gpus]
+    nics = [device for place in found for device, _, _ in place.nics]
+    assert sorted(gpus) == sorted(topology.gpus)
+    assert sorted(nics) == sorted(nic.device or nic.name for nic in topology.nics)
+    (kind,) = node_types(facts_of(bundle({"n1": {"nvidia-topo": recording(name)}})))
+    shown = Page(page(bundle({"n1": {"nvidia-topo": recording(name)}}), report(("n1",)))).shown
+    assert kind.places == found
+    assert all(device in shown for device in (*gpus, *nics))
+
+
+def test_links_that_matter_are_told() -> None:
+    dgx, mesh = (
+        node_types(facts_of(bundle({"n1": {"nvidia-topo": recording(name)}})))[0]
+        for name in TOPOLOGIES[:2]
     )
-    for box in drawing.boxes:
-        assert box.x >= 0
-        assert box.x + box.width <= drawing.width
-        assert drawing.top <= box.y
-        assert box.y + box.height <= drawing.bottom
-    solid = [box for box in drawing.boxes if box.kind in {"gpu", "nic", "nvlink", "pcie"}]
-    for n, a in enumerate(solid):
-        for b in solid[n + 1 :]:
-            apart = a.x + a.width <= b.x or b.x + b.width <= a.x
-            assert apart or a.y + a.height <= b.y or b.y + b.height <= a.y, (a, b)
-
-
-def test_links_that_matter_are_lines() -> None:
-    kinds = [line.kind for line in draw(parse_topology(recording(TOPOLOGIES[0]))).lines]
-    # 8 GPUs at two NICs each over several switches, and one stub to the NVLink bar each.
-    assert (kinds.count("pxb"), kinds.count("nvlink"), kinds.count("near")) == (16, 8, 0)
-    mesh = draw(parse_topology(recording("topo_v100x8_mesh_4mlx5.txt")))
-    assert {line.width for line in mesh.lines if line.kind == "nvlink"} == {1.5, 4.0}
+    # 8 GPUs, two at a time with two NICs over several switches; the rest is near no GPU.
+    near = Counter(gpus for place in dgx.places for _, link, gpus in place.nics if link == "PXB")
+    assert near == {f"GPU[{n}-{n + 1}]": 2 for n in (0, 2, 4, 6)}
+    assert dgx.joined == (("nvlink", "NVLink NV12: every pair of GPU[0-7]"),)
+    assert mesh.joined == (("nvlink", "NVLink NV2/NV1: some pairs of GPU[0-7]"),)
 
 
 def test_nodes_with_the_same_links_are_one_type() -> None:
