@@ -17,6 +17,7 @@ from pathlib import Path
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
@@ -79,10 +80,10 @@ class SchedulerState:
 class Executor:
     """One way to run jobs; what is not overridden holds where no scheduler has to be asked."""
 
-    ask_every_s = 1.0
+    ask_every_s = scaled(1.0, 0.5)
     """How often the state of a running job is asked for while nothing changes in its folder: where
     only a scheduler knows of an end (a time limit, scancel), it is noticed within 2 s."""
-    unknown_timeout_s = 60.0
+    unknown_timeout_s = scaled(60.0, 20.0)
     """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
     absence = ""
     """Why a job is unknown of which nothing is known."""

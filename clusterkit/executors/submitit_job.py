@@ -19,6 +19,7 @@ from submitit.core import core, utils
 
 from clusterkit.core import files, ownership, permissions
 from clusterkit.core.model import JobState
+from clusterkit.core.timing import scaled
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.node import LaunchTask
 from clusterkit.executors.run.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
@@ -28,7 +29,7 @@ RUNS = "runs"
 """In submitit's folder: the run folders of jobs that are no training."""
 
 _NOT_YET = frozenset({JobState.PENDING.upper(), JobState.RUNNING.upper()})
-_ASK_EVERY_S = 5.0
+_ASK_EVERY_S = scaled(5.0, 1.0)
 """Where no file tells of an end, which is nearly always."""
 _UNPICKLE = "unpickle it: that runs what it says"
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState
+from clusterkit.core.timing import scaled
 from clusterkit.executors import executor_for, executor_of
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import fetch
@@ -26,8 +27,8 @@ CANCEL_TIMEOUT_S = 90.0
 _GONE_TIMEOUT_S = 20.0
 """How long the last processes of an ended job are waited for: an epilogue may take minutes."""
 _GONE_EVERY_S = 0.3
-_START_EVERY_S = 3.0
-_BUSY_EVERY_S = 15.0
+_START_EVERY_S = scaled(3.0, 0.6)
+_BUSY_EVERY_S = scaled(15.0, 3.0)
 """With all slots taken it is the end of a job that changes that, and most are seen here."""
 _CANCEL = "end its job"
 

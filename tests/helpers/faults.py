@@ -24,11 +24,13 @@ from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.helpers.paths import ROOT
 from tests.lab import Lab
+from tests.lab.fixtures import UNSCALED
 
 PAGE = ROOT / "docs" / "reliability.md"
 _START, _END = "<!-- make faults -->", "<!-- end -->"
 SLEEP = "echo on; sleep 300"
-SHORT = "echo on; sleep 12"
+SHORT = "echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; sleep 1"
+"""Ends once the strike is over."""
 ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
 """Ends well when it is started again, and not before."""
 FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
@@ -51,6 +53,8 @@ class Fault:
     """Of the job, as `Cluster.submit` takes them."""
     within_s: float = 60
     """What passes at most until the user is told."""
+    unscaled: tuple[str, ...] = ()
+    """Where the times of normal use are tested, and not those that tests shorten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +71,13 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
 
     No process of the job is left then, and where nodes keep slots, they are free.
     """
+    if cluster.kind in fault.unscaled:
+        cluster.environment |= UNSCALED
     run = cluster.submit(fault.body, **fault.options)
     await_true(started(run))
     began = time.monotonic()
     fault.strike(cluster, run)
+    _let_end(run)
     cluster.ck("wait", run.run_id, timeout_s=180)
     seconds = time.monotonic() - began
     document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
@@ -80,6 +87,11 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
     reason = document["reason"]
     end = document["state"] + (f": {reason}" if reason else "")
     return Told(end=end, seconds=seconds)
+
+
+def _let_end(run: RunFolder) -> None:
+    """Let the commands of a job end that is `SHORT`."""
+    (run.results / "go").touch()
 
 
 def kill(lab: Lab, host: str, pattern: str) -> None:
@@ -134,6 +146,7 @@ def _restart_controller(cluster: Cluster, run: RunFolder) -> None:
         await_true(lambda: not cluster.lab.processes("head", r"^slurmctld"))
         time.sleep(3)
         cluster.lab.up()
+        _let_end(run)
         assert waiting.wait(60) == 0
 
 
@@ -141,6 +154,7 @@ def _short_outage(cluster: Cluster, run: RunFolder) -> None:
     del run
     with cut_off(cluster.lab, "n3"):
         time.sleep(5)
+    time.sleep(6)  # in which a node that is not heard again would be missed
 
 
 def _long_outage(cluster: Cluster, run: RunFolder) -> None:
@@ -262,11 +276,13 @@ FAULTS = {
         strike=_short_outage,
         body=SHORT,
         ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        unscaled=("slurm", "ssh"),
     ),
     "cut-off": Fault(
         words="the network of a node is gone for good",
         strike=_long_outage,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
+        unscaled=("ssh",),
     ),
     "head-cut-off": Fault(
         words="the network of the first node is gone for good",
@@ -278,6 +294,7 @@ FAULTS = {
         words="a node loses its power",
         strike=_power,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
+        unscaled=("slurm",),
     ),
     "slurmd": Fault(
         words="slurmd of a node is killed, and started again",

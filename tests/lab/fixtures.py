@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from clusterkit.core import timing
 from tests.helpers.needs import lack
 from tests.lab import folder
 from tests.lab.lab import Lab
@@ -26,6 +27,12 @@ from tests.lab.layout import MissingToolsError, default_root, require_tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+TIME_SCALE = "0.2"
+"""Of what clusterkit waits for on the hosts (`clusterkit/core/timing.py`), but for `UNSCALED`."""
+UNSCALED = {timing.VARIABLE: "1"}
+"""The environment of a client whose job keeps the times of normal use."""
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +71,7 @@ def own_lab() -> Iterator[Lab]:
     # Not tmp_path: Slurm puts sockets below, and their paths must stay under 108 bytes.
     base = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
     cluster = Lab(base / "x")
+    cluster.time_scale = TIME_SCALE
     try:
         yield cluster
     finally:
@@ -79,6 +87,7 @@ def _shared(
     cloud: int | None = None,
 ) -> Iterator[Lab]:
     """Use a lab together with other test processes."""
+    cluster.time_scale = TIME_SCALE
     try:
         acquire(cluster, nodes=nodes, accounting=accounting, cloud=cloud)
     except MissingToolsError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from clusterkit.core import timing
 from tests.lab import accounting as accounts
 from tests.lab import folder, hosts, slurm, sshd
 from tests.lab.layout import (
@@ -52,6 +53,8 @@ class Lab:
     def __init__(self, root: Path | None = None) -> None:
         """Name the lab in ``root`` (default: ``CLUSTERKIT_LAB`` or /tmp/clusterkit-lab)."""
         self.root = root.absolute() if root else default_root()
+        self.time_scale: str | None = None
+        """What clusterkit's waiting times are multiplied with on the hosts; None for nothing."""
 
     @property
     def layout(self) -> Layout:
@@ -96,6 +99,7 @@ class Lab:
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(self.layout.slurm_conf),
             "CLUSTERKIT_LAB": str(self.root),
+            **({timing.VARIABLE: self.time_scale} if self.time_scale else {}),
         }
 
     def is_up(self) -> bool:

@@ -20,6 +20,7 @@ from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.peers import PeerError, TokenError
 from clusterkit.core.ports import is_group_free
+from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.partition import (
     GONE,
@@ -39,7 +40,7 @@ from clusterkit.executors.node.peers import (
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
-_DECIDE_S = 3.0
+_DECIDE_S = scaled(3.0, 1.2)
 """How long to wait for others that may be about to fall silent as well."""
 
 
@@ -161,7 +162,7 @@ def join(group: PeerGroup, rank: int, peer_state: PeerState) -> PeerConnection:
 
 _FIRST_ANSWER_S = 3.0
 """How long the command waits for a first call: one that was never heard can be missed by nobody."""
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = scaled(2.0, 0.5)
 """Seldom, because the watch over the command looks into the same folder."""
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from clusterkit.core import peers
 from clusterkit.core.model import PORT_STRIDE, NodeResult
 from clusterkit.core.peers import Connection, Listener, Member, PeerError
+from clusterkit.core.timing import scaled
 from clusterkit.executors.node.partition import (
     GONE,
     PeerState,
@@ -37,16 +38,16 @@ from clusterkit.executors.node.partition import (
 )
 from clusterkit.executors.run import node_results
 
-CALL_EVERY_S = 2.0
+CALL_EVERY_S = scaled(2.0, 0.5)
 _HURRY_S = 0.25
 """Between calls while something is waited for: the start of all, or that an end is heard."""
 START_PATIENCE_S = 60.0
 """How long after the last newcomer others may still come: Python from a busy shared folder."""
-SILENCE_S = 10.0
+SILENCE_S = scaled(10.0, 4.0)
 """A node that does not call for so long has gone; five seconds without a network are survived."""
-HEAD_SILENCE_S = 13.0
+HEAD_SILENCE_S = scaled(13.0, 5.2)
 """Later than the first node gives up on others, which knows more of them."""
-DOUBT_S = 5.0
+DOUBT_S = scaled(5.0, 2.0)
 """After so long a silence others are asked, and a node is none that is heard."""
 _ANSWER_S = 2.0
 _KEEP_UP_TO = 512
@@ -299,7 +300,7 @@ def peers_port(port: int) -> int:
 
 
 _TICK_S = 0.5
-_STOPPED_S = 4.0
+_STOPPED_S = scaled(4.0, 1.6)
 """Who was asleep for so long between two ticks was stopped, and its job with it."""
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from clusterkit.core import files, processes
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -27,13 +28,13 @@ BLOCKED = WATCHED | {signal.SIGUSR1, signal.SIGUSR2}
 """To be blocked before anything is started. Workers inherit it: a notice that comes before they
 can heed it waits for them, and does not kill them."""
 
-_POLL_S = 0.5
+_POLL_S = scaled(0.5, 0.2)
 _NOTICE_S = 90.0
 """How long before the time limit SIGUSR2 is sent where the job does not say it, as submitit has
 it; less for short limits."""
-_PEER_GRACE_S = 20.0
+_PEER_GRACE_S = scaled(20.0, 10.0)
 """How long nodes may take to notice by themselves that another has failed."""
-_END_GRACE_S = 15.0
+_END_GRACE_S = scaled(15.0, 7.0)
 """From SIGTERM to SIGKILL of a worker; more than the grace that the worker gives its command."""
 _FUNCTION_GRACE_S = 3.0
 """The same of a function, which runs in submitit's own process: that passes over SIGTERM."""

@@ -15,6 +15,7 @@ from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.records import texts_of
+from clusterkit.core.timing import scaled
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.identity import Identity
@@ -26,7 +27,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
-_CAUSE_S = 16.0
+_CAUSE_S = scaled(16.0, 8.0)
 """A little longer than a node agent takes to miss the first node (executors/node/peers.py)."""
 
 _START = """trap '' USR1 USR2; exec bash "$0\""""

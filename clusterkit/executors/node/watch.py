@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from clusterkit.core import files, processes
 from clusterkit.core.commands import run_command
 from clusterkit.core.model import NodeResult
+from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.run import node_results, runfolder
@@ -42,11 +43,11 @@ _SAME_SIGNAL_S = 0.3
 class Timeouts:
     """How long to wait for what."""
 
-    grace_s: float = 8.0
+    grace_s: float = scaled(8.0, 3.0)
     """From SIGTERM to SIGKILL; has to stay below Slurm's KillWait (30 s, at some sites 10)."""
-    peer_grace_s: float = 5.0
+    peer_grace_s: float = scaled(5.0, 2.5)
     """How long a command may still run, and say why, after another node has failed."""
-    poll_s: float = 1.0
+    poll_s: float = scaled(1.0, 0.25)
     notice_share: float = 2 / 3
     """How much of the time between notice and limit a script gets to save what it needs."""
     linger_s: float = 600.0
@@ -260,7 +261,7 @@ _PING_S = 10.0
 network gets no answer."""
 _FIRST = 8
 """So many nodes ask Slurm at once, and the others only where none of them has started the job."""
-_OTHERS_AFTER_S = 2.0
+_OTHERS_AFTER_S = scaled(2.0, 1.0)
 _AGAIN_AFTER_S = (2.0, 4.0)
 """Pauses after a controller that did not take a request, or did not answer (10 s by itself)."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 
-from clusterkit.core import files
+from clusterkit.core import files, timing
 from clusterkit.core.commands import Answer, run_command
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts import hostlist
@@ -32,7 +32,7 @@ from clusterkit.executors.slurm import limits, lost_jobs, refusals
 from clusterkit.executors.slurm import states as slurm_states
 from clusterkit.executors.slurm.states import SCRIPT, Query
 
-_IN_FLIGHT_S = 8.0
+_IN_FLIGHT_S = timing.scaled(8.0, 4.0)
 """How long `cancel` waits for the id. Afterwards the client that submits, or the job itself when it
 starts, finds it cancelled."""
 _GONE = ("invalid job id", "already completed", "job/step already completing or completed")
@@ -191,7 +191,7 @@ def sbatch_command(plan: LaunchPlan, run: RunFolder) -> list[str]:
     if exported is not None and exported.upper() != "ALL":
         # Names alone: Slurm would cut a value at a comma, and show it to everybody.
         kept = [] if exported.upper() in {"NONE", "NIL"} else [exported]
-        names = ",".join([*kept, RUN_FOLDER_VARIABLE, PYTHON_VARIABLE])
+        names = ",".join([*kept, RUN_FOLDER_VARIABLE, PYTHON_VARIABLE, *timing.passed_on()])
         command.append(f"--export={names}")
     return [*command, str(run.path / SCRIPT)]
 

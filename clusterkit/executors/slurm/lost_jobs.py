@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run.runfolder import RunFolder, Submission, listed
 from clusterkit.executors.slurm.states import SCRIPT, is_script, sacct, since, squeue
 
 _SILENT_S = 45.0
 """How long a client waits for a Slurm that does not answer."""
-_UNLISTED_S = 5.0
+_UNLISTED_S = scaled(5.0, 2.0)
 """How long for one that answers, and does not list the job."""
-_PAUSE_S = 1.0
+_PAUSE_S = scaled(1.0, 0.3)
 _BATCH_LOG = re.compile(r"([0-9]{1,18})_batch\.out")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterkit.core import files
+from clusterkit.core import files, timing
 from clusterkit.core.bounds import Matching, Pid, Rank
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts import hostlist
@@ -99,6 +99,8 @@ def ask_agents(
 ) -> dict[str, RemoteError]:
     """Run the program of the agents on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
+    scale = "".join(f"{name}={value} " for name, value in timing.passed_on().items())
+    program = f"env {scale}{program}" if scale else program
     # Python looks for modules in the folder where it is started first: a home may be anybody's.
     snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in words.items()}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)

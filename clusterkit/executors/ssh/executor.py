@@ -13,6 +13,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, JobStatus, LaunchPlan
+from clusterkit.core.timing import scaled
 from clusterkit.executors.base import Executor, Launched, RefusalError, SchedulerState
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.dependencies import Dependencies
@@ -26,7 +27,7 @@ class SshExecutor(Executor):
     What loads paramiko is imported where it is used: most questions need no node.
     """
 
-    ask_every_s = 5.0
+    ask_every_s = scaled(5.0, 1.0)
     absence = "no node keeps it"
 
     def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:

@@ -22,6 +22,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.records import record_of
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.inbox import told_failure, told_loss
@@ -31,8 +32,8 @@ from clusterkit.transport.ssh.config import SshOptions
 from clusterkit.transport.ssh.session import on_nodes
 
 MEMO = "mirror.json"
-EVERY_S = 1.0
-_AGAIN_S = 10.0
+EVERY_S = scaled(1.0, 0.4)
+_AGAIN_S = scaled(10.0, 3.0)
 """A node that did not answer is asked again after so long, unless the state of the job asks."""
 _TURN_S = 5.0
 """How long to wait for another client that is at it."""
