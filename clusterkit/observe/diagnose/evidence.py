@@ -36,7 +36,7 @@ _LONGEST_TOLD = 240
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
-    r"(?i)(?:^|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
+    r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
     r" +(\d+)/\d+ \[[\d:]+<"
     r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+(?:\]| \(\d)"
     r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
@@ -45,7 +45,8 @@ _PROGRESS = re.compile(
     r"|samples_count|consumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,12}(\d[\d.]*)"
 )
 """A step: of a bar of tqdm (one without a word, or of training: others have one for files that are
-read or written), of the ImageNet example, OpenMMLab and DETR, of YOLO, of Keras, or a counted word.
+read or written; a copied log has all of a bar in one line), of the ImageNet example, OpenMMLab and
+DETR, of YOLO, of Keras, or a counted word.
 
 Not `save_steps=500`: frameworks print their settings.
 """

@@ -83,6 +83,8 @@ def test_progress_bars_without_a_word_are_steps(say: Say) -> None:
     hours = bars.replace("[00:", "[1:00:")
     assert cause(say(f"{TRACEBACK}{hours}\n")) is None
     assert cause(say(f"{TRACEBACK}{bars[:180]}\n")) == ("module-missing", None)
+    one_line = bars.replace("\r", " ")
+    assert cause(say(f"{TRACEBACK}{one_line}\n")) is None, "as a copied log has them"
     shards = "".join(f"\rLoading shards:  {n}%|# | {n}/9 [00:0{n}<00:09]" for n in range(9))
     assert cause(say(f"{TRACEBACK}{shards}\n")) == ("module-missing", None), "others still load"
 

@@ -138,7 +138,14 @@ def test_a_daemon_of_slurm_is_of_its_node(say: Say) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("last", ["Exception: no shard is left", "KeyError: no shard is left"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        *("Exception: no shard is left", "KeyError: no shard is left"),
+        *("cv2.error: no shard is left", "x.BrokenProcessPool: no shard is left"),
+        "grpc._channel._InactiveRpcError: no shard is left",
+    ],
+)
 def test_a_bare_exception_and_one_below_rays_are_told(
     say: Say, head: tuple[str, ...], place: str, last: str
 ) -> None:

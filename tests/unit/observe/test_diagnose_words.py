@@ -328,3 +328,40 @@ def test_a_command_that_is_missing_counts_where_nothing_else_is_known(say: Say) 
     for launcher in ("torchrun", "env/bin/python3.11"):
         found = cause(say(f"{missing.format(launcher)}\n{lost}"))
         assert (found.rule, launcher in found.title) == ("command-missing", True)
+
+
+def test_a_completion_error_of_infiniband_is_told_by_its_class(say: Say) -> None:
+    warn = "n1:7:9 [1] net_ib.cc:12 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
+    for status in ("error 4, opcode 1, len 1", "status=IBV_WC_REM_ACCESS_ERR(10) opcode=x"):
+        found = cause(say(f"{warn}{status}"))
+        assert found.rule == "nccl-ib-memory"
+        assert "no cable or switch is at fault" in found.says
+    for status in ("error 12, opcode 1, len 1", "status=IBV_WC_RNR_RETRY_EXC_ERR(13) opcode=x"):
+        assert cause(say(f"{warn}{status}")).rule == "nccl-ib-completion"
+
+
+def test_what_ucx_was_refused_by_the_gpu_is_why_it_crashed(say: Say) -> None:
+    ucx = "0: [1.5] [n1:7:2]    cuda_ipc_md.c:62   UCX  ERROR cuMemGetAddressRange(ptr) failed: x\n"
+    crash = "0: [n1:7:2:9] Caught signal 11 (Segmentation fault: address not mapped)\n"
+    assert cause(say(ucx + crash)).rule == "ucx-gpu"
+
+
+def test_why_a_plugin_of_slurm_did_not_start_is_told_before_that_it_did_not(say: Say) -> None:
+    launch = "srun: error: task 0 launch failed: Plugin initialization failed\n"
+    plugin = "[2026-11-22T14:05:02.440] [7.0] error: spank: required plugin spank_{}.so: rc=-1\n"
+    pyxis = "[2026-11-22T14:05:02.440] [7.0] error: pyxis: couldn't mkdir /run/x: no such folder\n"
+    found = cause(say(launch + pyxis + plugin.format("pyxis")))
+    assert (found.rule, "couldn't mkdir /run/x" in found.says) == ("container-failed", True)
+    assert cause(say(launch + plugin.format("x"))).rule == "slurm-step-failed"
+
+
+def test_the_lost_worker_of_jax_is_named(say: Say) -> None:
+    task = "E1122 13:59:12.5 7 x.cc:9] UNAVAILABLE: Task /job:w/replica:0/task:5 heartbeat timeout"
+    lost = f"{task}. This indicates that the remote task has failed, got preempted, or crashed."
+    assert "/job:w/replica:0/task:5" in cause(say(lost)).says
+
+
+def test_ranks_that_did_not_come_to_a_barrier_of_the_store_are_named(say: Say) -> None:
+    waited = "torch.distributed.DistStoreError: Timed out waiting on barrier on rank 0, for key"
+    found = cause(say(f"{waited} prefix: x/ (world_size=8, missing_ranks=[2, 3], timeout=300)"))
+    assert (found.rule, "missing: 2, 3" in found.says) == ("store-barrier", True)
