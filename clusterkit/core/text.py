@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -42,6 +43,23 @@ def some_of(names: Sequence[str], most: int, *, rest: str = "more") -> str:
     left = len(names) - most
     shown = ", ".join(names[:most])
     return f"{shown} and {left} {rest}" if left > 0 else shown
+
+
+def wrapped(text: str, first: str = "", rest: str = "", *, width: int = 80) -> list[str]:
+    """Return the lines of a text behind these beginnings; no word, such as a path, is broken."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def size_in_words(size_bytes: int) -> str:
+    """Return a size in decimal units: `812 MB`, `1.4 GB`."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 
 def cut(text: str, width: int) -> str:

@@ -153,8 +153,7 @@ def _show(
         error = {} if refused is None else {"error": error_document(refused)}
         console.json_document({**document(found), **of_job, **error})
         return
-    for line in allreduce_lines(found):
-        console.say(line)
+    console.say(*allreduce_lines(found))
     if kept is not None:
         console.say(f"kept for estimates: {kept}")
     if job is not None and job.status.state is not JobState.SUCCEEDED:

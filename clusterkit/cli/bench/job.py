@@ -87,8 +87,7 @@ def arguments_of(
 def tell(job: Job) -> None:
     """Say how a job ended, and why where it failed."""
     console.note(f"{name_of(job)} {state_text(job)}")
-    for line in why_failed(job):
-        console.note(line)
+    console.note(*why_failed(job))
 
 
 def run_job(

@@ -171,8 +171,7 @@ def _tell(
 
     failures = [failure] if failure is not None else []
     if not as_json:
-        for line in scaling_lines(found, causes) if found.rows else ():
-            console.say(line)
+        console.say(*scaling_lines(found, causes) if found.rows else ())
         return [*failures, *_write(found, causes, plot=plot, html=html)]
     try:
         failures += _write(found, causes, plot=plot, html=html)

@@ -161,8 +161,7 @@ def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> No
         console.say(_nothing(found.diagnosis))
     _say(found.diagnosis, advice, verbose=verbose)
     if cause is None or not cause.evidence.line:
-        for line in last_words(job):
-            console.say(line)
+        console.say(*last_words(job))
     if job.status.state is JobState.RUNNING and (cause is None or cause.role is not Role.CAUSE):
         console.note(f"where its ranks stand now: clusterkit diagnose --stacks {name_of(job)}")
 
@@ -242,15 +241,12 @@ def _say(found: Diagnosis, advice: Advice | None, *, verbose: bool) -> None:
     from clusterkit.cli.diagnose import report
 
     if found.cause is not None:
-        for line in report.answer(found.cause, advice):
-            console.say(line)
-        console.say()
+        console.say(*report.answer(found.cause, advice))
+        console.say("")
         shown: tuple[Finding, ...] = (found.cause, *(found.others if verbose else ()))
         for one in shown:
-            for line in report.evidence(one):
-                console.say(line)
-        for line in report.others(found.others):
-            console.say(line)
+            console.say(*report.evidence(one))
+        console.say(*report.others(found.others))
     for note in found.notes:
         console.warn(note)
 

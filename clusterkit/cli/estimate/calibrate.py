@@ -34,8 +34,7 @@ def learn(path: Path, named: str | None, *, as_json: bool) -> None:
         console.json_document({"cluster": cluster, "file": place, "calibration": found})
         return
     console.say(console.bold(f"Measured: {measurement.subject}"))
-    for line in _compared(measurement, found):
-        console.say(line)
+    console.say(*_compared(measurement, found))
     if found.note:
         console.note(found.note)
     for line in paragraph(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option, with_flags
+from clusterkit.cli.frame.flags import JsonFlag, explained, option, with_flags
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
 
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer
 
 EXIT_FINDINGS = 1
-
-
-_SHOW, _FILES = "What to show", "Measurements"
-_DIR = typer.Argument(
-    help="Where --launch writes (launch-STRATEGY).", metavar="[DIR]", show_default=False
-)
-_PLOT = "Draw memory and scaling into this file (png, svg, pdf)."
-_LAUNCH = "Print the submit line, write the configuration into DIR."
-_LEARN = "Learn from a measured step (for --cluster)."
-_SCORE = "Compare with a table of published figures."
 
 
 def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
@@ -53,15 +43,14 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 @takes_options
+@explained
 def estimate(
     options: EstimateOptions,
-    folder: Annotated[Path | None, _DIR] = None,
-    plot: Annotated[Path | None, option("--plot", _PLOT, "FILE", rich_help_panel=_SHOW)] = None,
-    launch: Annotated[bool, option("--launch", _LAUNCH, rich_help_panel=_SHOW)] = False,
-    calibrate: Annotated[
-        Path | None, option("--calibrate", _LEARN, "FILE", rich_help_panel=_FILES)
-    ] = None,
-    score: Annotated[Path | None, option("--score", _SCORE, "FILE", rich_help_panel=_FILES)] = None,
+    folder: Path | None = None,
+    plot: Path | None = None,
+    launch: bool = False,
+    calibrate: Path | None = None,
+    score: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
@@ -171,7 +160,7 @@ def _launch(answer: Answer, place: Path | None, cluster: str | None) -> Launch |
 def _show_launch(launch: Launch) -> None:
     import shlex
 
-    console.say()
+    console.say("")
     console.note(f"wrote {launch.folder}/: {', '.join(sorted(launch.files))}")
     console.say(shlex.join(launch.command))
     for note in launch.notes:

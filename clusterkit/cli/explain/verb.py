@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, explained
 
 
+@explained
 def explain(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            help="A key, a check, a state, a framework, a variable, or one of the listed topics.",
-            metavar="TOPIC",
-            show_default=False,
-        ),
-    ] = None,
+    topic: str | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""

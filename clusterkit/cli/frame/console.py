@@ -24,14 +24,16 @@ _MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
 
 
-def say(text: str = "") -> None:
+def say(*lines: str) -> None:
     """Print part of the answer on stdout."""
-    _print(text, sys.stdout)
+    for line in lines:
+        _print(line, sys.stdout)
 
 
-def note(text: str) -> None:
+def note(*lines: str) -> None:
     """Print something beside the answer (progress, warnings) on stderr."""
-    _print(text, sys.stderr)
+    for line in lines:
+        _print(line, sys.stderr)
 
 
 def warn(text: str) -> None:

@@ -22,27 +22,6 @@ def option(flags: str, help_text: str, metavar: str | None = None, **more: Any) 
     return typer.Option(*flags.split(), help=help_text, metavar=metavar, show_default=False, **more)
 
 
-def cluster_option(
-    help_text: str, *, panel: str | None = None, variable: str | None = CLUSTER_VARIABLE
-) -> Any:
-    """Return `--cluster`.
-
-    `variable` is None for verbs that only tell of clusters and jobs: there, the cluster that a user
-    usually goes to is not meant unless it is named.
-    """
-    return option("--cluster -c", help_text, "NAME", rich_help_panel=panel, envvar=variable)
-
-
-def hosts_option(help_text: str, *, panel: str | None = None) -> Any:
-    """Return `--hosts`."""
-    return option("--hosts", help_text, "LIST", rich_help_panel=panel)
-
-
-OnlyHostsFlag = Annotated[
-    str | None, hosts_option("Only these, such as n[1-4]; else all hosts of the cluster.")
-]
-
-
 def with_flags(
     verb: Verb, flags: Sequence[inspect.Parameter], gather: Callable[[Mapping[str, Any]], Any]
 ) -> Verb:
@@ -65,10 +44,11 @@ def with_flags(
 def explained(verb: Verb) -> Verb:
     """Return a verb whose parameters typer shows as `flags.tsv` beside its module has them.
 
-    Parameters of which it has no row are left as they are.
+    A row may be for several verbs. Parameters of which there is no row are left as they are.
     """
     table = Path(inspect.getfile(verb)).with_name("flags.tsv")
-    rows = {row["name"]: row for row in read_table(table) if row["verb"] == verb.__name__}
+    named = (row for row in read_table(table) if verb.__name__ in row["verb"].split(","))
+    rows = {row["name"]: row for row in named}
     own = inspect.signature(verb, eval_str=True).parameters.values()
     parameters = [_shown(p, rows[p.name]) if p.name in rows else p for p in own]
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

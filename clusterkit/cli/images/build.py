@@ -8,22 +8,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
-from clusterkit.cli.images.flags import (
-    Network,
-    PipConf,
-    Registry,
-    VariantFlag,
-    setting,
-    size_words,
-)
 from clusterkit.core.errors import UserError
+from clusterkit.core.text import size_in_words
 from clusterkit.images.build import Built, OnProgress, Step
 from clusterkit.images.build import build as build_all
 from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name, tag_of
@@ -39,35 +31,23 @@ from clusterkit.images.recipe import (
     write_folder,
 )
 
-_NAMES = typer.Argument(help="Images; those they are built on come along.", metavar="NAME...")
-_PROVEN = typer.Argument(help="Images that are built here.", metavar="NAME...")
-_TIMEOUT = typer.Option("--timeout", help="Seconds for one health test.", min=1, metavar="S")
-_ROOT = "Build `base` on this image of Debian 12 instead of the pinned one."
-_CA = "Certificates (PEM) to trust while building. They are in no image."
-_APT = "Sources of Debian packages (deb822). They are in no image."
-_OUTPUT = "Build nothing: write contexts, a bake file and a script here."
-_ARGUMENT = option("--build-arg", "An argument of the Dockerfiles.", "NAME=VALUE")
-_ANEW = option("--no-cache", "Build the named images anew.")
-_VERBOSE = option("--verbose -v", "Show all that the builds print.")
 
-
+@explained
 def build(
-    names: Annotated[list[str], _NAMES],
-    variant: VariantFlag = None,
-    root: Annotated[str | None, setting("root", _ROOT, "IMAGE")] = None,
-    registry: Registry = "",
-    push: Annotated[bool, option("--push", "Push what was built.")] = False,
-    platform: Annotated[
-        str | None, option("--platform", "Such as linux/amd64.", "PLATFORM")
-    ] = None,
-    build_arg: Annotated[list[str] | None, _ARGUMENT] = None,
-    no_cache: Annotated[bool, _ANEW] = False,
-    network: Network = None,
-    ca: Annotated[Path | None, setting("ca", _CA, "FILE")] = None,
-    pip_conf: PipConf = None,
-    apt_sources: Annotated[Path | None, setting("apt-sources", _APT, "FILE")] = None,
-    output: Annotated[Path | None, option("--output", _OUTPUT, "DIR")] = None,
-    verbose: Annotated[bool, _VERBOSE] = False,
+    names: list[str],
+    variant: str | None = None,
+    root: str | None = None,
+    registry: str = "",
+    push: bool = False,
+    platform: str | None = None,
+    build_arg: list[str] | None = None,
+    no_cache: bool = False,
+    network: str | None = None,
+    ca: Path | None = None,
+    pip_conf: Path | None = None,
+    apt_sources: Path | None = None,
+    output: Path | None = None,
+    verbose: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Build images, with those they are built on.
@@ -143,7 +123,7 @@ def _end_line(built: Built) -> str:
     cached = f", {built.cached_steps} of {built.steps} steps cached" if built.cached_steps else ""
     pushed = "  pushed" if built.pushed else ""
     name = console.bold(built.tag)
-    size = size_words(built.size_bytes)
+    size = size_in_words(built.size_bytes)
     return f"{name}  {size}  {built.digest[:19]}  in {built.seconds:.0f} s{cached}{pushed}"
 
 
@@ -182,12 +162,13 @@ def _short(text: str, width: int = 56) -> str:
     return line if len(line) <= width else line[: width - 3] + "..."
 
 
+@explained
 def prove_images(
-    names: Annotated[list[str], _PROVEN],
-    variant: VariantFlag = None,
-    registry: Registry = "",
-    network: Network = None,
-    timeout: Annotated[int, _TIMEOUT] = 600,
+    names: list[str],
+    variant: str | None = None,
+    registry: str = "",
+    network: str | None = None,
+    timeout: int = 600,
     json: JsonFlag = False,
 ) -> None:
     """Run the health tests of images: torch sees the GPUs, two ranks train.

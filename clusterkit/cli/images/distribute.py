@@ -7,19 +7,19 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option
-from clusterkit.cli.images.flags import Registry, VariantFlag, size_words
+from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
+from clusterkit.core.text import size_in_words
 
 if TYPE_CHECKING:
     from clusterkit.images.distribute.distribute import Distributed, Outcome, Watch
 
-EXIT_FINDINGS = 1
 _COLOURS = {"there already": "green", "sent": "green", "failed": "red"}
 _EVERY_S = 0.2
 _SLOW_S = 10.0
@@ -27,19 +27,13 @@ _MB = 10**6
 _SHORT = len("sha256:") + 12
 
 
+@explained
 def distribute(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Image of the catalogue, or any reference that `docker image ls` shows.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ],
-    cluster: Annotated[str | None, cluster_option("Cluster of clusterkit.yaml.")] = None,
-    hosts: OnlyHostsFlag = None,
-    variant: VariantFlag = None,
-    registry: Registry = "",
+    name: str,
+    cluster: str | None = None,
+    hosts: str | None = None,
+    variant: str | None = None,
+    registry: str = "",
     json: JsonFlag = False,
 ) -> None:
     """Bring an image of this machine's Docker to that of every node, by SSH.
@@ -119,9 +113,9 @@ def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds:
         case "saving":
             return f"docker save {reference}"
         case _ if sent >= total:
-            return f"{size_words(sent)} sent; the engines unpack it"
+            return f"{size_in_words(sent)} sent; the engines unpack it"
     rate = f", {sent / 1e6 / seconds:.0f} MB/s" if seconds >= 1 else ""
-    return f"{reference}  {sent / total:.0%}  {size_words(sent)} of {size_words(total)}{rate}"
+    return f"{reference}  {sent / total:.0%}  {size_in_words(sent)} of {size_in_words(total)}{rate}"
 
 
 def _report(image: str, done: Iterable[Distributed]) -> None:
@@ -151,7 +145,7 @@ def _details(row: list[Distributed]) -> str:
     words = [one.detail] if one.detail else []
     if one.bytes:
         seconds = max(each.seconds for each in row)
-        size = size_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
+        size = size_in_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
         words.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
     if one.replaced:
         words.append(f"in place of {one.replaced[:_SHORT]}")

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.images.build import build, prove_images
 from clusterkit.cli.images.distribute import distribute
-from clusterkit.cli.images.flags import Name, PipConf, Registry, VariantFlag, size_words
-from clusterkit.cli.images.look import list_images, show
 from clusterkit.core import files
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.images.catalogue import IMAGES, read_name, tag_of
+from clusterkit.core.text import size_in_words
+from clusterkit.images import engine
+from clusterkit.images.catalogue import (
+    IMAGES,
+    LABEL_VERSION,
+    VARIANTS,
+    Image,
+    Variant,
+    find_variant,
+    lineage,
+    read_name,
+    tag_of,
+)
+from clusterkit.images.engine import Present
+from clusterkit.images.inside import Manifest, bill_of_materials, read_manifest
 from clusterkit.images.keep import Form, default_path, removal, remove, superseded
 from clusterkit.images.keep import export as write
-from clusterkit.images.locks import lock_path, read_lock, render_lock, resolve
+from clusterkit.images.locks import (
+    lock_command,
+    lock_path,
+    read_lock,
+    render_lock,
+    resolve,
+    versions,
+)
 
 app = typer.Typer(
     help="Build the images that jobs run in, prove them, and keep them in order.",
@@ -27,15 +49,155 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_COLOURS = {"built": "green", "older": "yellow", "not built": "white", "no lock": "white"}
+_COLOURS["unknown"] = "yellow"
 
 
+@app.command("list")
+@explained
+def list_images(variant: str | None = None, registry: str = "", json: JsonFlag = False) -> None:
+    """List the images, and which of them are built here."""
+    chosen = VARIANTS if variant is None else (find_variant(variant),)
+    pairs = [(image, kind) for image in IMAGES.values() for kind in chosen]
+    there: dict[str, Present | None] = {}
+    unknown = None
+    try:
+        engine.require_engine("look for images")
+    except UserError as error:
+        unknown = str(error)
+    else:
+        tags = [tag_of(image, kind, registry) for image, kind in pairs]
+        there = {tag: engine.inspect(tag) for tag in tags}
+    rows = [_row(image, kind, registry, there, known=unknown is None) for image, kind in pairs]
+    if json:
+        console.json_document({"images": rows, "engine": unknown or "answers"})
+        return
+    widths = [max(len(row[key]) for row in rows) for key in ("tag", "version")]
+    for image, here in groupby(rows, key=itemgetter("name")):
+        console.say(f"{console.bold(image)}: {IMAGES[image].summary}")
+        for row in here:
+            size = size_in_words(row["size_bytes"]) if row["size_bytes"] else ""
+            state = console.coloured(f"{row['state']:<9}", _COLOURS[row["state"]])
+            line = f"  {row['tag']:<{widths[0]}}  {row['version']:<{widths[1]}}  {state}  {size:>7}"
+            console.say(line.rstrip())
+    if unknown:
+        console.warn(unknown)
+
+
+def _row(
+    image: Image,
+    variant: Variant,
+    registry: str,
+    there: dict[str, Present | None],
+    *,
+    known: bool,
+) -> dict[str, Any]:
+    tag = tag_of(image, variant, registry)
+    present = there.get(tag)
+    state = "not built" if known else "unknown"
+    if not lock_path(image, variant).exists():
+        state = "no lock"
+    if present is not None:
+        ours = versions(image, variant)
+        same = all(present.labels.get(LABEL_VERSION + name) == ours[name] for name in ours)
+        state = "built" if same else "older"
+    return {
+        "name": image.name,
+        "variant": str(variant),
+        "tag": tag,
+        "version": image.version,
+        "parent": image.parent,
+        "summary": image.summary,
+        "state": state,
+        "digest": present.id if present else None,
+        "size_bytes": present.size_bytes if present else None,
+    }
+
+
+@app.command()
+@explained
+def show(
+    name: str,
+    variant: str | None = None,
+    registry: str = "",
+    sbom: Path | None = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show what an image is made of, and what is inside the one that is built here."""
+    image, kind = read_name(name, variant)
+    tag = tag_of(image, kind, registry)
+    present = None
+    try:
+        present = engine.inspect(tag)
+    except UserError as error:
+        if sbom is not None:
+            raise
+        console.warn(str(error))
+    if present is None and sbom is not None:
+        raise UserError(
+            f"{tag} is not built here", hint=f"clusterkit images build {image.name}:{kind}"
+        )
+    inside = read_manifest(tag) if present is not None else None
+    if sbom is not None and inside is not None and present is not None:
+        bill = bill_of_materials(tag, present, inside)
+        files.write_text(sbom, jsonlib.dumps(bill, indent=2) + "\n", mode=files.output())
+    if json:
+        console.json_document(_document(image, kind, tag, present, inside))
+    else:
+        _print(image, kind, tag, present, inside)
+        if sbom is not None:
+            console.say(f"sbom      {sbom}")
+
+
+def _document(
+    image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
+) -> dict[str, Any]:
+    return {
+        "name": image.name,
+        "variant": variant,
+        "tag": tag,
+        "version": image.version,
+        "summary": image.summary,
+        "lineage": [known.name for known in lineage(image)],
+        "versions": versions(image, variant),
+        "built": present,
+        "inside": inside,
+    }
+
+
+def _print(
+    image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
+) -> None:
+    console.say(f"{console.bold(tag)}  {image.summary}")
+    console.say(f"built on  {' < '.join(known.name for known in lineage(image))}")
+    listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())
+    console.say(f"versions  {listed}")
+    if present is None and not lock_path(image, variant).exists():
+        console.say(f"no lock file: {lock_command(image.name, variant)}")
+        return
+    if present is None or inside is None:
+        console.say(f"not seen in an engine here: clusterkit images build {image.name}:{variant}")
+        return
+    console.say(f"digest    {present.id}")
+    console.say(f"size      {size_in_words(present.size_bytes)}")
+    console.say(f"system    {inside.system}, Python {inside.python}, user {inside.user}")
+    gpu = f", CUDA {inside.torch_cuda}" if inside.torch_cuda else ""
+    if inside.torch:
+        console.say(f"torch     {inside.torch}{gpu}")
+    counts = f"{len(inside.python_packages)} of Python, {len(inside.debian_packages)} of Debian"
+    console.say(f"packages  {counts} (--json lists them)")
+
+
+app.command()(build)
+app.command("test")(prove_images)
+
+
+@app.command()
+@explained
 def lock(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Images; without any, all.", metavar="[NAME]...", show_default=False),
-    ] = None,
-    variant: VariantFlag = None,
-    pip_conf: PipConf = None,
+    names: list[str] | None = None,
+    variant: str | None = None,
+    pip_conf: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Choose the version of every Python package anew, and write the lock files.
@@ -65,13 +227,9 @@ def lock(
         console.json_document({"locks": rows})
 
 
-def prune(
-    everything: Annotated[
-        bool, option("--all", "Also those that no later build has replaced.")
-    ] = False,
-    dry_run: Annotated[bool, option("--dry-run", "Say what would go, and let it be.")] = False,
-    json: JsonFlag = False,
-) -> None:
+@app.command()
+@explained
+def prune(everything: bool = False, dry_run: bool = False, json: JsonFlag = False) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
     found = superseded(everything=everything)
     gone = tuple(map(removal, found)) if dry_run else remove(found)
@@ -81,7 +239,7 @@ def prune(
         for image in gone:
             name = image.tags[0] if image.tags else image.id[:19]
             why = f"  stays: {image.refused}" if image.refused else ""
-            console.say(f"{name}  {size_words(image.size_bytes)}{why}")
+            console.say(f"{name}  {size_in_words(image.size_bytes)}{why}")
         verb = "would go" if dry_run else "gone"
         console.say(f"{sum(image.refused is None for image in gone)} {verb}")
         if gone and not dry_run:
@@ -90,16 +248,15 @@ def prune(
         raise typer.Exit(EXIT_FINDINGS)
 
 
+@app.command()
+@explained
 def export(
-    name: Name,
-    to: Annotated[str, typer.Option("--to", help="tar, enroot or apptainer.", metavar="FORM")],
-    variant: VariantFlag = None,
-    registry: Registry = "",
-    output: Annotated[
-        Path | None,
-        option("--output", "Without it, NAME-VARIANT.tar, .sqsh or .sif here.", "FILE"),
-    ] = None,
-    force: Annotated[bool, option("--force", "Replace the file.")] = False,
+    name: str,
+    to: str,
+    variant: str | None = None,
+    registry: str = "",
+    output: Path | None = None,
+    force: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Write an image into a file that Docker, enroot or Apptainer starts."""
@@ -113,14 +270,7 @@ def export(
         console.json_document({"tag": done.tag, "to": form, "path": path,
                                "size_bytes": done.size_bytes, "sha256": done.sha256})  # fmt: skip
     else:
-        console.say(f"{path}  {size_words(done.size_bytes)}  sha256:{done.sha256}")
+        console.say(f"{path}  {size_in_words(done.size_bytes)}  sha256:{done.sha256}")
 
 
-app.command("list")(list_images)
-app.command()(show)
-app.command()(build)
-app.command("test")(prove_images)
-app.command()(lock)
-app.command()(prune)
-app.command()(export)
 app.command()(distribute)

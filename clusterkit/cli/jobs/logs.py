@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
 
 import typer
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, explained, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
     JobArgument,
     exit_code_of,
@@ -35,9 +34,7 @@ def logs(
     job: JobArgument,
     follow: bool = False,
     node: str | None = None,
-    tail: Annotated[
-        int | None, option("--tail", "Begin with the last N lines of each node.", "N", min=0)
-    ] = None,
+    tail: int | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Print what the nodes of a job print; follow it with -f."""
@@ -65,8 +62,7 @@ def _say_of_nothing(job: Job) -> None:
     console.note(f"nothing printed{yet}; the job is {state_text(job)}")
     if batch:
         console.note(f"its batch script ended with ({job.run.submitit}):")
-    for line in batch:
-        console.say(line)
+    console.say(*batch)
 
 
 def _rank(node: str) -> int:
@@ -95,8 +91,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
         )
         return EXIT_INTERRUPTED
     console.note(f"{name_of(job)} {state_text(job)}")
-    for line in why_failed(job):
-        console.note(line)
+    console.note(*why_failed(job))
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")
     return exit_code_of(job)

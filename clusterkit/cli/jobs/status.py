@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -43,9 +42,7 @@ def status(
     job: JobOrNone = None,
     state: str | None = None,
     cluster: str | None = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")
-    ] = 20,
+    limit: int = 20,
     prometheus: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
@@ -192,8 +189,7 @@ def _describe(job: Job) -> None:
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
-    for line in (*last_words(job), *trained_alone(job)):
-        console.say(line)
+    console.say(*last_words(job), *trained_alone(job))
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     if submission.array is not None:
         console.say(f"  array      {submission.array}/{submission.index}")

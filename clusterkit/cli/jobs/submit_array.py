@@ -239,8 +239,7 @@ def _show(
     lines = table([("JOB", "NAME", *sweep.keys), *shown])
     if left > 1:
         lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
-    for line in lines:
-        console.note(line)
+    console.note(*lines)
 
 
 def _in_line(text: str) -> str:

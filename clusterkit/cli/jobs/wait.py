@@ -131,8 +131,7 @@ def wait_for_runs(
             console.note("until then nobody starts it when its time comes, or restarts it")
         return EXIT_INTERRUPTED
     if array is None:
-        for line in why_failed(jobs[0]):
-            console.note(line)
+        console.note(*why_failed(jobs[0]))
     else:
         console.note(f"{array} {counted(jobs)}")
         _tell_why(array, jobs)
@@ -149,8 +148,7 @@ def _tell_why(array: str, jobs: Sequence[Job]) -> None:
         return
     first, *others = failed
     console.note(f"{array}/{first.submission.index} ended so:")
-    for line in why_failed(first):
-        console.note(line)
+    console.note(*why_failed(first))
     if others:
         ask = f"clusterkit diagnose {array}/{others[0].submission.index}"
         console.note(f"{len(others)} more did not succeed: {ask}")
@@ -163,8 +161,7 @@ def show_array(array: str, *, as_json: bool) -> int:
         console.json_document(array_document(array, jobs))
     else:
         console.say(f"{console.bold(array)}  {counted(jobs)}")
-        for line in _rows(jobs):
-            console.say(line)
+        console.say(*_rows(jobs))
     return 0 if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
 
 

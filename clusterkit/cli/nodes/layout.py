@@ -91,10 +91,10 @@ def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
     console.say(console.bold(headline(found)))
     for block in (picture(found), reaches(found, assumed=assumed)):
         if block:
-            console.say()
+            console.say("")
             console.say("\n".join(block))
     if odd:
-        console.say()
+        console.say("")
     for problem in odd:
         label = console.coloured("warning:", "yellow")
         console.say(wrapped_warning(problem).replace("warning:", label, 1))

@@ -114,7 +114,7 @@ def _print(findings: Sequence[LintFinding], sources: Sequence[Source], *, verbos
         if finding.hint:
             console.say(_indented(finding.hint, "hint: "))
     if shown:
-        console.say()
+        console.say("")
     console.say(_counted(findings, sources, hidden=len(findings) - len(shown)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, explained
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 
@@ -37,7 +37,7 @@ def nodes() -> None:
 @explained
 def prepare(
     cluster: str | None = None,
-    hosts: OnlyHostsFlag = None,
+    hosts: str | None = None,
     wheels: list[Path] | None = None,
     requirements: Path | None = None,
     python: str | None = None,

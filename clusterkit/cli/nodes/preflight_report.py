@@ -177,8 +177,7 @@ def print_drain_commands(report: Report, bundle: Bundle) -> None:
     from clusterkit.preflight.text import drain_commands
 
     lines = tuple(drain_commands(report, bundle))
-    for line in lines:
-        console.say(line)
+    console.say(*lines)
     if not report.exclude:
         console.note("every node is usable: nothing to drain")
     elif not lines:

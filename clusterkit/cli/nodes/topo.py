@@ -51,11 +51,11 @@ def topo(
         console.say(console.bold(textwrap.fill(summary(topology), _WIDTH)))
         for block in (_matrix(topology), _affinity(topology), _recommendation(topology)):
             if block:
-                console.say()
+                console.say("")
                 console.say("\n".join(block))
         for number, text in enumerate(odd):
             if not number:
-                console.say()
+                console.say("")
             label = console.coloured("warning:", "yellow")
             console.say(_wrapped("warning:", text).replace("warning:", label, 1))
     if odd:

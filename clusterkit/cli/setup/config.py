@@ -46,12 +46,10 @@ def show(
     sections = {name: [*_rows(settings, settings.clusters[name])] for name in names}
     default = settings.origin("default_cluster")
     top: Row = ("default_cluster", settings.default_cluster, str(default))
-    for line in _lines([top], origin=origin):
-        console.say(line)
+    console.say(*_lines([top], origin=origin))
     for name, rows in sections.items():
         console.say("\n" + console.bold(name))
-        for line in _lines(rows, origin=origin, indent="  "):
-            console.say(line)
+        console.say(*_lines(rows, origin=origin, indent="  "))
 
 
 @app.command()

@@ -54,8 +54,7 @@ def _settings() -> tuple[Settings, tuple[Problem, ...]]:
 def _print(items: list[Item], findings: int) -> None:
     width = max((len(item.name) for item in items if len(item.name) <= 12), default=0)
     for item in items:
-        for line in _lines(item, width):
-            console.say(line)
+        console.say(*_lines(item, width))
     counts = {item.condition: 0 for item in items}
     for item in items:
         counts[item.condition] += 1

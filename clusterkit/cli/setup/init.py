@@ -35,8 +35,7 @@ def init(
         )
     found = discover(run_command, cwd=Path.cwd())
     text = starter_text(found, folder=output.absolute().parent)
-    for line in _report(found):
-        console.note(line)
+    console.note(*_report(found))
     if not (yes or json) and sys.stdin.isatty() and sys.stdout.isatty():
         console.note("")
         console.say(text)

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import cluster_option, explained, hosts_option
+from clusterkit.cli.frame.flags import explained
 from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, state_text
 from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -34,10 +34,8 @@ _LEAST_S, _MOST_S = 0.5, 86_400.0
 @explained
 def top(
     job: JobOrNone = None,
-    cluster: Annotated[
-        str | None, cluster_option("Without JOB: the nodes of this cluster, or local.")
-    ] = None,
-    hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].")] = None,
+    cluster: str | None = None,
+    hosts: str | None = None,
     via: str | None = None,
     interval: float | None = None,
     once: bool = False,
@@ -166,7 +164,7 @@ def plain(*, verbose: bool) -> Iterator[Show]:
     def show(snapshot: Snapshot) -> None:
         nonlocal first
         if not first:
-            console.say()
+            console.say("")
         first = False
         say(snapshot, verbose=verbose)
         sys.stdout.flush()
