@@ -11,26 +11,17 @@ from typing import Any
 
 from clusterkit.core.commands import MISSING, Answer, run_command
 from clusterkit.core.data import read_table
-from clusterkit.core.errors import UserError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerError:
-    """What is wrong, in words that do not depend on the release of Docker."""
-
-    message: str
-    hint: str | None = None
-
+from clusterkit.core.errors import Problem, UserError
 
 _KNOWN = tuple(
-    (re.compile(row["pattern"]), DockerError(message=row["message"], hint=row["hint"]))
+    (re.compile(row["pattern"]), Problem(message=row["message"], hint=row["hint"]))
     for row in read_table(Path(__file__).with_name("docker_errors.tsv"))
 )
 _PREFIX = re.compile(r"^(Error( response from daemon)?|docker): ", re.IGNORECASE)
 
 
-def docker_error(output: str) -> DockerError:
-    """Return what the stderr of a failed docker command means.
+def docker_error(output: str) -> Problem:
+    """Return what the stderr of a failed docker command means, whatever the release of Docker.
 
     What `docker_errors.tsv` does not know is given as it was said, its last line that is not blank.
     """
@@ -38,7 +29,7 @@ def docker_error(output: str) -> DockerError:
         if pattern.search(output):
             return known
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return DockerError(message=_PREFIX.sub("", lines[-1]) if lines else "docker says nothing")
+    return Problem(message=_PREFIX.sub("", lines[-1]) if lines else "docker says nothing")
 
 
 _ASK_S = 30.0

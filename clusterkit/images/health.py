@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.commands import TIMED_OUT, Answer
-from clusterkit.core.data import data_dir, read_table
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.images import engine
 from clusterkit.images.catalogue import HEALTH, Image, Variant, lineage
-from clusterkit.images.inside import PYTHON
+from clusterkit.images.inside import last_line, run_program
 
 OLDEST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
 """CUDA's major version -> first branch of the driver that runs it (NVIDIA, CUDA Compatibility,
@@ -30,7 +30,6 @@ AMD_DRIVER = Path("/dev/kfd")
 _NOT_STARTED = re.compile(r"error 802|system not yet initialized", re.IGNORECASE)
 
 
-_LOOK_S = 180.0
 _SHOWN_LINES = 40
 _NO_RUNTIME = "could not select device driver"
 
@@ -89,11 +88,11 @@ def prove(
     # Without a network nothing resolves the container's own name, and torchrun asks for it.
     alone = ("--network=none", "--hostname=localhost")
     joined = alone if network is None else (f"--network={network}",)
-    run = ["run", "--rm", *joined, "--shm-size=1g", *devices]
+    run = (*joined, "--shm-size=1g", *devices)
     gpus, problem = _look(image, variant, tag, run, with_gpus=bool(devices))
     output = ""
     if problem is None:
-        answer = engine.ask(*run, tag, HEALTH, timeout_s=timeout_s)
+        answer = engine.ask("run", "--rm", *run, tag, HEALTH, timeout_s=timeout_s)
         output = "\n".join((answer.output + answer.errors).strip().splitlines()[-_SHOWN_LINES:])
         problem = _result(tag, answer, timeout_s)
     return Health(
@@ -127,9 +126,7 @@ def _look(
 ) -> tuple[int, Problem | None]:
     if not with_gpus or not any(known.name == "torch" for known in lineage(image)):
         return 0, None
-    program = (data_dir("images") / "gpus.py").read_text(encoding="utf-8")
-    words = (*run, "--entrypoint", PYTHON, tag, "-I", "-c", program)
-    answer = engine.ask(*words, timeout_s=_LOOK_S)
+    answer = run_program("gpus.py", tag, *run)
     if _NO_RUNTIME in answer.errors:
         return 0, Problem(
             message="Docker here cannot bring GPUs into containers: it has no NVIDIA runtime",
@@ -137,8 +134,8 @@ def _look(
             "restart Docker",
         )
     if answer.code:
-        last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
-        return 0, Problem(message=f"torch cannot be imported in {tag}: {last[0]}")
+        why = last_line(answer.errors)
+        return 0, Problem(message=f"torch cannot be imported in {tag}: {why}")
     try:
         seen = read_seen(json.loads(answer.output))
     except ValueError:

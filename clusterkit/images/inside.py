@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from clusterkit.core.commands import Answer
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name
 from clusterkit.core.errors import RemoteError
@@ -16,7 +17,7 @@ from clusterkit.images import engine
 from clusterkit.images.engine import Present
 
 PYTHON = "/opt/venv/bin/python"
-_LOOK_S = 120.0
+_LOOK_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,23 @@ def read_manifest(image: str) -> Manifest:
     Raises:
         RemoteError: it cannot be run, or is none of ours.
     """
-    program = (data_dir("images") / "manifest.py").read_text(encoding="utf-8")
-    words = ("run", "--rm", "--network=none", "--entrypoint", PYTHON, image, "-I", "-c", program)
-    answer = engine.ask(*words, timeout_s=_LOOK_S)
+    answer = run_program("manifest.py", image, "--network=none")
     if answer.code:
-        last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
-        raise RemoteError(f"cannot look into {image}: {last[0]}")
+        raise RemoteError(f"cannot look into {image}: {last_line(answer.errors)}")
     found: dict[str, Any] = json.loads(answer.output)
     return Manifest(**found)
+
+
+def run_program(name: str, image: str, *options: str) -> Answer:
+    """Run a program of `images/` by the Python of an image."""
+    program = (data_dir("images") / name).read_text(encoding="utf-8")
+    words = ("run", "--rm", *options, "--entrypoint", PYTHON, image, "-I", "-c", program)
+    return engine.ask(*words, timeout_s=_LOOK_S)
+
+
+def last_line(errors: str) -> str:
+    """Return the last line of what a program said on stderr."""
+    return next(reversed(errors.strip().splitlines()), "it says nothing")
 
 
 def bill_of_materials(tag: str, present: Present, inside: Manifest) -> Mapping[str, Any]:

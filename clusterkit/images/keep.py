@@ -38,17 +38,6 @@ _INSTALL = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """A file that holds an image."""
-
-    tag: str
-    form: Form
-    path: Path
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
     """An image that went, or why it did not."""
 
@@ -72,8 +61,8 @@ def export_command(tag: str, form: Form, path: Path) -> tuple[str, ...]:
     }[form]
 
 
-def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
-    """Write an image into a file, whole or not at all.
+def export(tag: str, form: Form, path: Path, *, force: bool) -> tuple[int, str]:
+    """Write an image into a file, whole or not at all; return its bytes and their SHA-256.
 
     Raises:
         UserError: it is not there, a tool is missing, or a file is in the way.
@@ -105,7 +94,7 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
         with written.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         files.give_name(written, path, mode=files.output())
-    return Exported(tag=tag, form=form, path=path, size_bytes=size, sha256=digest)
+    return size, digest
 
 
 def superseded(*, everything: bool) -> tuple[Present, ...]:
@@ -120,19 +109,20 @@ def superseded(*, everything: bool) -> tuple[Present, ...]:
     return tuple(image for image in ours if everything or all(map(_RECIPE.fullmatch, image.tags)))
 
 
-def remove(images: Sequence[Present]) -> tuple[Removed, ...]:
-    """Remove images with all their names; what a container or a child needs stays."""
+def remove(images: Sequence[Present], *, dry_run: bool) -> tuple[Removed, ...]:
+    """Remove images with all their names, or say what would go.
+
+    What a container or a child needs stays.
+    """
     removed = []
     for image in images:
-        answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
-        refused = docker_error(answer.errors).message if answer.code else None
-        removed.append(removal(image, refused))
+        refused = None
+        if not dry_run:
+            answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
+            refused = docker_error(answer.errors).message if answer.code else None
+        size = image.size_bytes
+        removed.append(Removed(id=image.id, tags=image.tags, size_bytes=size, refused=refused))
     return tuple(removed)
-
-
-def removal(image: Present, refused: str | None = None) -> Removed:
-    """Return what is said of an image that goes, or would."""
-    return Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=refused)
 
 
 def _is_ours(image: Present) -> bool:

@@ -32,7 +32,7 @@ from clusterkit.images.catalogue import (
 )
 from clusterkit.images.engine import Present
 from clusterkit.images.inside import Manifest, bill_of_materials, read_manifest
-from clusterkit.images.keep import Form, default_path, removal, remove, superseded
+from clusterkit.images.keep import Form, default_path, remove, superseded
 from clusterkit.images.keep import export as write
 from clusterkit.images.locks import (
     lock_command,
@@ -231,8 +231,7 @@ def lock(
 @explained
 def prune(everything: bool = False, dry_run: bool = False, json: JsonFlag = False) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
-    found = superseded(everything=everything)
-    gone = tuple(map(removal, found)) if dry_run else remove(found)
+    gone = remove(superseded(everything=everything), dry_run=dry_run)
     if json:
         console.json_document({"removed": gone, "dry_run": dry_run})
     else:
@@ -265,12 +264,13 @@ def export(
     form = Form(to)
     image, kind = read_name(name, variant)
     path = output or default_path(image.name, kind, form)
-    done = write(tag_of(image, kind, registry), form, path, force=force)
+    tag = tag_of(image, kind, registry)
+    size, sha256 = write(tag, form, path, force=force)
     if json:
-        console.json_document({"tag": done.tag, "to": form, "path": path,
-                               "size_bytes": done.size_bytes, "sha256": done.sha256})  # fmt: skip
+        about = {"tag": tag, "to": form, "path": path, "size_bytes": size, "sha256": sha256}
+        console.json_document(about)
     else:
-        console.say(f"{path}  {size_in_words(done.size_bytes)}  sha256:{done.sha256}")
+        console.say(f"{path}  {size_in_words(size)}  sha256:{sha256}")
 
 
 app.command()(distribute)
