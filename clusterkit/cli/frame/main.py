@@ -172,33 +172,34 @@ def main() -> None:
     try:
         with ended_as_by_ctrl_c():
             sys.exit(_run())
-    except typer.Abort:  # a question was not answered, or answered with no
-        console.note("nothing done")
-        sys.exit(EXIT_COULD_NOT)
-    except TyperException as error:
-        if error.format_message():  # without one it was the help, and that has been shown
-            from clusterkit.cli.frame.usage import usage_error
-
-            _report(usage_error(error, sys.argv[1:]))
-        sys.exit(EXIT_COULD_NOT)
-    except ClusterkitError as error:
-        _report(error)
-        sys.exit(EXIT_COULD_NOT)
     except KeyboardInterrupt as error:
-        _report_interrupt(error)
+        for left_open in error.args:
+            console.error(str(left_open))
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        _give_up_stdout()  # the reader of our output (`| head`) has gone
-        sys.exit(EXIT_COULD_NOT)
-    except OSError as error:
-        _report_os_error(error)
-        sys.exit(EXIT_COULD_NOT)
-    except MemoryError:
-        _report(UserError("out of memory", hint="give fewer nodes, processes or files at once"))
-        sys.exit(EXIT_COULD_NOT)
     except Exception as error:  # the one place that may: a bug must not reach the user raw
-        _report_bug(error)
+        _report_end(error)
         sys.exit(EXIT_COULD_NOT)
+
+
+def _report_end(error: Exception) -> None:
+    match error:
+        case typer.Abort():  # a question was not answered, or answered with no
+            console.note("nothing done")
+        case TyperException():
+            if error.format_message():  # without one it was the help, and that has been shown
+                from clusterkit.cli.frame.usage import usage_error
+
+                _report(usage_error(error, sys.argv[1:]))
+        case ClusterkitError():
+            _report(error)
+        case BrokenPipeError():
+            _give_up_stdout()  # the reader of our output (`| head`) has gone
+        case OSError():
+            _report_os_error(error)
+        case MemoryError():
+            _report(UserError("out of memory", hint="give fewer nodes, processes or files at once"))
+        case _:
+            _report_bug(error)
 
 
 def _run() -> int | None:
@@ -234,12 +235,6 @@ def _report(error: ClusterkitError) -> None:
             console.note(f"and {left} more errors")
     else:
         console.error(str(error))
-
-
-def _report_interrupt(error: KeyboardInterrupt) -> None:
-    """Say what was left open, if anything was."""
-    for words in error.args:
-        console.error(str(words))
 
 
 def _wants_json() -> bool:

@@ -1,14 +1,22 @@
-"""Words that are no command line of ours: what to type instead, and whether JSON was asked for."""
+"""Words that are no command line of ours: what to type instead, and whether JSON was asked for.
+
+`foreign_flags.tsv` has flags of other launchers and schedulers that people type out of habit: `job`
+for verbs that start one, `sbatch` for what `--set` hands on (those without VALUE take none),
+`training` and `layout` for verbs that only ask about it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from typer.exceptions import TyperException
 
-from clusterkit.cli.frame.foreign_flags import is_foreign, ours, takes_value
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
@@ -59,7 +67,7 @@ def _option_hint(
     option: str, words: Sequence[str], context: Any, possibilities: Sequence[str]
 ) -> str | None:
     known = _options(context.command) if context is not None else {}
-    instead = ours(option, words, known)
+    instead = _ours(option, words, known)
     if instead is not None:
         return instead
     return f"did you mean {' or '.join(possibilities)}?" if possibilities else None
@@ -75,8 +83,8 @@ def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
     if equals or (len(word) > 2 and short in options and name not in options):
         return False
     if name not in options:
-        if is_foreign(name):
-            return takes_value(name)
+        if (takes_value := _takes_value(name)) is not None:
+            return takes_value
         # It is read like the option that it resembles.
         name = next(iter(get_close_matches(name, options, n=1)), name)
     return name in options and not getattr(options[name], "is_flag", True)
@@ -85,3 +93,72 @@ def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
 def _path(words: Sequence[str]) -> str:
     verb = next((word for word in words if not word.startswith("-")), "")
     return f"clusterkit {verb}".strip()
+
+
+_DECIDES = {"--island": "layout", "--micro-batch": "training"}
+"""A flag that only one kind of verb has, and that kind."""
+
+
+@cache
+def _instead(asks: str) -> Mapping[str, tuple[str, str]]:
+    """Return what to type instead of each flag, its value in capitals, and a remark."""
+    rows = read_table(Path(__file__).with_name("foreign_flags.tsv"))
+    found = {}
+    for row in rows:
+        if row["asks"] == asks:
+            found.update(dict.fromkeys(row["theirs"].split(), (row["ours"], row["remark"])))
+    return found
+
+
+def _takes_value(option: str) -> bool | None:
+    """Tell whether a word follows this flag of theirs; None where it is none."""
+    if option in _instead("job"):
+        return True
+    found = [_instead(asks).get(option) for asks in ("training", "layout", "sbatch")]
+    known = [ours[0] for ours in found if ours is not None]
+    return any(ours.endswith(("N", "E", "DIR")) for ours in known) if known else None
+
+
+def _ours(option: str, words: Sequence[str], known: Collection[str]) -> str | None:
+    """Return what to type instead of `option`, as it stands in `words`.
+
+    None where nothing is known of it, or where the verb, whose options are `known`, has no use
+    for it.
+    """
+    value = _value_of(option, words) if _takes_value(option) else None
+    for flag, asks in _DECIDES.items():
+        if flag in known:
+            other = _instead(asks).get(option)
+            return _filled(other[0], value) if other else None
+    if option in _instead("sbatch"):
+        instead, remark = _instead("sbatch")[option]
+        instead = instead.replace("KEY", option[2:])
+        instead = instead.replace("VALUE", value) if value else instead
+    elif option == "--gres" and value is not None and not value.startswith("gpu"):
+        instead, remark = f"--set sbatch.gres={value}", ""
+    elif option in _instead("job"):
+        instead, remark = _instead("job")[option]
+        instead = _filled(instead, value)
+    else:
+        return None
+    if "--set" not in known or instead.split(" ")[0] not in {*known, "leave"}:
+        return None
+    return f"{instead} ({remark})" if remark else instead
+
+
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else (following if following[:1] not in {"", "-"} else None)
+    return None
+
+
+def _filled(instead: str, value: str | None) -> str:
+    """Put the user's value in the place of the capitals, a number where one is wanted."""
+    if value is None:
+        return instead
+    if instead.endswith((" N", "zeroN")):
+        number = re.search(r"(?<!\d)\d+(:\d+)?$", value)
+        return instead[:-1] + number[0].rpartition(":")[2] if number else instead
+    return re.sub(r"(?<![A-Z])[A-Z]+(=[A-Z]+)?$", lambda _: value, instead)

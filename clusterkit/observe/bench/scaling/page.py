@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,20 +34,6 @@ from clusterkit.observe.bench.scaling.result import (
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
 _TOP, _RIGHT = 14.0, 110.0
 """Room for what stands beside the last point."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A run in the picture."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    ideal: float
-    count: int
-    text: str
-    short: bool
 
 
 def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
@@ -91,7 +76,8 @@ def _title(found: Scaling) -> str:
     return f"{in_percent(share)} efficiency at {in_words(found.by, last.size.count)}"
 
 
-def _points(found: Scaling) -> tuple[Point, ...]:
+def _points(found: Scaling) -> tuple[dict[str, Any], ...]:
+    """Return the runs in the picture: where each stands, and what is written beside it."""
     shown = [(row, rate) for row in found.rows if (rate := found.rate(row))]
     if not shown:
         return ()
@@ -107,16 +93,16 @@ def _points(found: Scaling) -> tuple[Point, ...]:
         return round(_HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * rate / highest, 1)
 
     return tuple(
-        Point(
-            x=x(row.size.count),
-            y=y(rate.per_s),
-            low=y(rate.low),
-            high=y(min(rate.high, highest)),
-            ideal=y(each * row.size.count),
-            count=row.size.count,
-            text=figure(rate.per_s),
-            short=found.short(row),
-        )
+        {
+            "x": x(row.size.count),
+            "y": y(rate.per_s),
+            "low": y(rate.low),
+            "high": y(min(rate.high, highest)),
+            "ideal": y(each * row.size.count),
+            "count": row.size.count,
+            "text": figure(rate.per_s),
+            "short": found.short(row),
+        }
         for row, rate in shown
     )
 
