@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterkit.cli.estimate.units import paragraph
 from clusterkit.cli.frame import console
+from clusterkit.core.text import wrapped
 
 from .score import (
     Scores,
@@ -115,7 +115,7 @@ def _far_off(scores: Scores) -> Iterator[str]:
         return
     yield f"memory missed by more than {_FAR_OFF:.0%}:"
     for one in far:
-        yield from paragraph(f"{one.row.id} {one.error:+.0%}: {one.doubt}", first="  ", indent=4)
+        yield from wrapped(f"{one.row.id} {one.error:+.0%}: {one.doubt}", "  ", "    ")
 
 
 def _unused(scores: Scores) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _unused(scores: Scores) -> Iterator[str]:
         yield ""
         yield "not compared:"
     for reason, number in reasons.most_common():
-        yield from paragraph(f"{number} x {reason}", first="  ", indent=4)
+        yield from wrapped(f"{number} x {reason}", "  ", "    ")
 
 
 def _errors(name: str, found: Spread) -> str:

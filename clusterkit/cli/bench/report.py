@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 
-from clusterkit.cli.estimate.units import paragraph
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.text import table
+from clusterkit.core.text import table, wrapped
 from clusterkit.observe.bench.allreduce.answer import Answer
 from clusterkit.observe.bench.allreduce.result import (
     LeftOut,
@@ -55,7 +53,7 @@ def allreduce_lines(found: Answer) -> Iterator[str]:
         yield from _summary(found, op)
     if result.perhaps:
         others = " or ".join(op.words for op in result.perhaps)
-        yield from paragraph(f"the table fits {others} as well: it does not say which of them ran")
+        yield from wrapped(f"the table fits {others} as well: it does not say which of them ran")
     if result.left_out:
         yield ""
         yield from _left_out(result.left_out)
@@ -69,9 +67,9 @@ def _headline(result: Result) -> Iterator[str]:
     if result.node_count:
         ranks += f" on {result.node_count} node" + "s" * (result.node_count > 1)
     names = f": {hostlist.fold_set(result.nodes)}" if result.nodes else ""
-    yield from paragraph(console.bold(ranks) + names)
+    yield from wrapped(console.bold(ranks) + names)
     what = ", ".join(filter(None, (result.backend, result.device, *result.versions)))
-    yield from paragraph(f"{what}; measured by {result.source}")
+    yield from wrapped(f"{what}; measured by {result.source}")
 
 
 def _unit(result: Result) -> tuple[str, float]:
@@ -153,7 +151,7 @@ def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[str]:
         sizes = [one.bytes for one in left_out if (one.op, one.why) == (op, why)]
         first, last = size_in_words(min(sizes)), size_in_words(max(sizes))
         what = first if first == last else f"{first} to {last}"
-        yield from paragraph(f"not measured: {op.words} of {what}: {why}", indent=2)
+        yield from wrapped(f"not measured: {op.words} of {what}: {why}", "  ", "  ")
 
 
 def _verdict(result: Result) -> Iterator[str]:
@@ -162,7 +160,7 @@ def _verdict(result: Result) -> Iterator[str]:
         return
     if result.error is not None and result.correct is None:
         yield console.coloured("the run failed", "red")
-        yield from paragraph(result.error, indent=2)
+        yield from wrapped(result.error, "  ", "  ")
         return
     if result.correct is None:
         what = "the results were right so far" if result.checked else _UNSEEN
@@ -173,22 +171,24 @@ def _verdict(result: Result) -> Iterator[str]:
     for one in result.wrong[:_MOST_WRONG]:
         where = f"rank {one.rank} on {one.node}: " if one.rank is not None else ""
         detail = f", the first: {one.detail}" if one.detail else ""
-        yield from paragraph(
+        yield from wrapped(
             f"{where}{one.op.words} of {size_in_words(one.bytes)}, {one.elements} elements{detail}",
-            indent=2,
+            "  ",
+            "  ",
         )
     if len(result.wrong) > _MOST_WRONG:
         yield f"  and {len(result.wrong) - _MOST_WRONG} more: --json has all"
     suspects = hostlist.fold_set(result.suspects)
-    yield from paragraph(
+    yield from wrapped(
         f"do not train on {suspects or 'these nodes'}; clusterkit preflight --network finds the "
         "node that gives wrong sums with every other",
-        indent=2,
+        "  ",
+        "  ",
     )
 
 
 def _labelled(label: str, text: str) -> Iterator[str]:
-    yield from paragraph(text, first=_LABEL.format(label), indent=_INDENT)
+    yield from wrapped(text, _LABEL.format(label), " " * _INDENT)
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -258,31 +258,21 @@ def _warnings(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[s
     if row.problem:
         colour = console.coloured(f"{row.state or 'not measured':<{_KIND_WIDTH - 3}} ", "red")
         first, *rest = row.problem.splitlines()
-        yield from _block(colour, first)
-        for line in (*rest, *row.hint.splitlines()):
-            yield from _indented(line)
+        yield from _block(colour, first, *rest, *row.hint.splitlines())
     for cause in causes:
         label = console.coloured(f"{cause.kind:<{_KIND_WIDTH - 3}} ", "yellow")
-        yield from _block(label, cause.summary)
-        for line in cause.evidence:
-            yield from _indented(line)
-        if cause.hint:
-            yield from _indented(f"hint: {cause.hint}")
+        hint = (f"hint: {cause.hint}",) if cause.hint else ()
+        yield from _block(label, cause.summary, *cause.evidence, *hint)
 
 
-def _block(label: str, text: str) -> Iterator[str]:
-    first, *rest = textwrap.wrap(text, _WIDTH - _KIND_WIDTH) or [""]
+def _block(label: str, text: str, *below: str) -> Iterator[str]:
+    """Yield a text behind its label, and indented what belongs to it."""
+    first, *rest = wrapped(text, width=_WIDTH - _KIND_WIDTH) or [""]
     yield f"  {label}{first}"
-    for line in rest:
-        yield " " * _KIND_WIDTH + line
-
-
-def _indented(text: str) -> Iterator[str]:
-    # A path is to be copied as one piece, and so never broken.
-    for line in textwrap.wrap(
-        text, _WIDTH - _KIND_WIDTH - 2, break_long_words=False, break_on_hyphens=False
-    ):
-        yield " " * (_KIND_WIDTH + 2) + line
+    yield from (" " * _KIND_WIDTH + line for line in rest)
+    indent = " " * (_KIND_WIDTH + 2)
+    for line in below:
+        yield from wrapped(line, indent, indent, width=_WIDTH)
 
 
 def _footnotes(found: Scaling) -> Iterator[str]:
@@ -308,4 +298,4 @@ def _footnotes(found: Scaling) -> Iterator[str]:
     if notes:
         yield ""
     for note in notes:
-        yield from textwrap.wrap(note, _WIDTH)
+        yield from wrapped(note, width=_WIDTH)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterkit.cli.estimate.units import gb, paragraph, rounded
+from clusterkit.cli.estimate.report import gb, rounded
 from clusterkit.cli.frame import console
 from clusterkit.config.load import load_settings
+from clusterkit.core.text import table, wrapped
 from clusterkit.estimate.calibration.calibrate import calibrate
 from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
 from clusterkit.estimate.factors import (
@@ -37,30 +38,25 @@ def learn(path: Path, named: str | None, *, as_json: bool) -> None:
     console.say(*_compared(measurement, found))
     if found.note:
         console.note(found.note)
-    for line in paragraph(
-        f"Estimates of {measurement.setup.gpu.name} on the cluster {cluster} start from this now; "
-        f"it is kept in {place}"
-    ):
-        console.say(line)
+    gpu = measurement.setup.gpu.name
+    where = f"on the cluster {cluster} start from this now; it is kept in {place}"
+    console.say(*wrapped(f"Estimates of {gpu} {where}"))
 
 
 def _compared(measurement: Measurement, found: Calibration) -> list[str]:
     setup = measurement.setup
     before, after = memory_of(setup), memory_of(setup, calibration=found)
-    lines = [f"  {'':<12}{'measured':>10}{'estimated':>12}{'from now on':>13}"]
+    rows: list[tuple[str, ...]] = [("", "measured", "estimated", "from now on")]
     for name, measured, first, then in (
         ("allocated", measurement.allocated_bytes, before.allocated, after.allocated),
         ("reserved", measurement.reserved_bytes, before.reserved.likely, after.reserved.likely),
     ):
         if measured is not None:
-            lines.append(f"  {name:<12}{gb(measured):>10}{gb(first):>12}{gb(then):>13}  GB")
+            rows.append((name, *map(gb, (measured, first, then)), "  GB"))
     if measurement.step_s is not None:
-        first, then = (speed_of(setup, calibration=one).step_s.likely for one in (None, found))
-        figures = (rounded(number) for number in (measurement.step_s, first, then))
-        cells = "".join(
-            f"{figure:>{width}}" for figure, width in zip(figures, (10, 12, 13), strict=True)
-        )
-        lines.append(f"  {'step':<12}{cells}  s")
+        steps = (speed_of(setup, calibration=one).step_s.likely for one in (None, found))
+        rows.append(("step", *map(rounded, (measurement.step_s, *steps)), "  s"))
+    lines = [f"  {line}" for line in table(rows, "<>>>", gap=0, widths=(12, 10, 12, 13))]
     for where, scale in (
         ("within a node", found.intra_busbw_scale),
         ("between nodes", found.inter_busbw_scale),

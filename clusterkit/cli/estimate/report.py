@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from clusterkit.cli.estimate.units import WIDTH, count, gb, gb_range, paragraph, span
 from clusterkit.cli.frame import console
+from clusterkit.core.text import wrapped
 from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
 from clusterkit.estimate.setup import Offload
@@ -15,9 +15,10 @@ from clusterkit.estimate.speed.step_time import bill_of
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.request import Request
-    from clusterkit.estimate.results import Memory, Speed
+    from clusterkit.estimate.results import Interval, Memory, Speed
 
 _BAR = 30
+_WIDTH = 80
 
 
 def headline(request: Request) -> Sequence[str]:
@@ -32,7 +33,7 @@ def headline(request: Request) -> Sequence[str]:
     batch = "1 sequence" if request.global_batch == 1 else f"{request.global_batch:,} sequences"
     title = f"{model.name}: {sizes}, on {request.gpus:,} x {request.gpu.name}{where}"
     return (
-        *(console.bold(line) for line in paragraph(title, first="", indent=2)),
+        *(console.bold(line) for line in wrapped(title, "", "  ")),
         f"{batch} of {request.seq:,} tokens per step ({tokens:,} tokens)",
     )
 
@@ -48,7 +49,7 @@ def table(answer: Answer) -> Sequence[str]:
         if row.fits:
             rest = f"{span(row.speed.tokens_per_s_per_gpu):>16}  {row.speed.mfu.likely:>4.0%}"
         else:
-            rest = _shortened("largest: ", _largest(row.memory), WIDTH - len(start))
+            rest = _shortened("largest: ", _largest(row.memory), _WIDTH - len(start))
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
     lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>10}")
@@ -72,7 +73,7 @@ def advice(answer: Answer) -> Sequence[str]:
     """Return the recommendation with its reason, and what it means in numbers."""
     chosen = answer.chosen
     if chosen is None:
-        return paragraph(f"{answer.why}.")
+        return wrapped(f"{answer.why}.")
     setup, memory = chosen.setup, chosen.memory
     parts = f"micro batch {setup.micro_batch}"
     if setup.accumulation > 1:
@@ -86,11 +87,11 @@ def advice(answer: Answer) -> Sequence[str]:
     if memory.nvme_bytes:
         details.append(f"{gb(memory.nvme_bytes)} GB on each node's disks")
     again = " (--checkpointing full)" if chosen.name.endswith("+ac") else ""
-    lines = [*paragraph(f"Take {chosen.name}{again}: {answer.why}.")]
-    lines += paragraph(", ".join(details), indent=2)
+    lines = [*wrapped(f"Take {chosen.name}{again}: {answer.why}.")]
+    lines += wrapped(", ".join(details), "  ", "  ")
     micro = largest_micro_batch(setup, answer.request.fits)
     if micro > setup.micro_batch:
-        lines += paragraph(f"there is room for --micro-batch {micro}", indent=2)
+        lines += wrapped(f"there is room for --micro-batch {micro}", "  ", "  ")
     return lines
 
 
@@ -107,7 +108,7 @@ def changes(answer: Answer) -> Sequence[str]:
     lines = [f"What would make {others} fit:"]
     for change, names in changed.items():
         who = "any" if len(changed) == 1 and len(names) > 2 else ", ".join(names)
-        lines += paragraph(f"{who}: {change}", first="  ", indent=4)
+        lines += wrapped(f"{who}: {change}", "  ", "    ")
     return lines
 
 
@@ -131,7 +132,7 @@ def adapters(answer: Answer) -> Sequence[str]:
     if one is None:
         return ()
     needs = f"{gb(one.memory.device.likely)} GB"
-    return paragraph(f"To train adapters only would take {needs}: --strategy {one.name}.")
+    return wrapped(f"To train adapters only would take {needs}: --strategy {one.name}.")
 
 
 def refusals(answer: Answer) -> Sequence[str]:
@@ -142,7 +143,7 @@ def refusals(answer: Answer) -> Sequence[str]:
             reasons.setdefault(problem.message, []).append(refused.name)
     lines: list[str] = []
     for reason, names in reasons.items():
-        lines += paragraph(f"{', '.join(names)}: {reason}", first="  ", indent=4)
+        lines += wrapped(f"{', '.join(names)}: {reason}", "  ", "    ")
     return ["Refused:", *lines] if lines else ()
 
 
@@ -150,12 +151,12 @@ def assumptions(answer: Answer) -> Sequence[str]:
     """Return what was not said and had to be assumed, and what was measured."""
     lines: list[str] = []
     if answer.assumed:
-        lines += paragraph("; ".join(answer.assumed) + ".", first="Assumed: ", indent=9)
+        lines += wrapped("; ".join(answer.assumed) + ".", "Assumed: ", " " * 9)
     calibration = answer.request.calibration
     if calibration is not None:
         by = "clusterkit estimate --calibrate, bench allreduce --save"
         text = f"{calibration.subject} ({by})."
-        lines += paragraph(text, first="Measured: ", indent=10)
+        lines += wrapped(text, "Measured: ", " " * 10)
     return lines
 
 
@@ -164,7 +165,7 @@ def warnings(one: Candidate) -> Sequence[str]:
     lines: list[str] = []
     for problem in warnings_for(one):
         text = problem.message + (f" ({problem.hint})" if problem.hint else "")
-        first, *rest = paragraph(text, first="warning: ", indent=9)
+        first, *rest = wrapped(text, "warning: ", " " * 9)
         lines += [first.replace("warning:", console.coloured("warning:", "yellow"), 1), *rest]
     return lines
 
@@ -182,8 +183,8 @@ def _memory(memory: Memory) -> Iterator[str]:
         yield f"{phase.name}: {gb(phase.bytes)} GB{mark}"
         for term in sorted(phase.terms, key=lambda term: -term.bytes):
             yield f"  {gb(term.bytes):>8}  {term.name} ({term.kind})"
-            yield from paragraph(f"= {term.formula}", indent=12)
-            yield from paragraph(f"[{term.source}]", indent=12)
+            yield from wrapped(f"= {term.formula}", " " * 12, " " * 12)
+            yield from wrapped(f"[{term.source}]", " " * 12, " " * 12)
     yield ""
     yield f"allocated                {gb(memory.allocated)} GB"
     yield f"reserved                 {gb_range(memory.reserved)} GB"
@@ -208,7 +209,7 @@ def _speed(speed: Speed) -> Iterator[str]:
         how = "hidden" if transfer.hidden else "waited for"
         sent = f"{gb(transfer.bytes)} GB in {transfer.messages:,} messages"
         yield f"  {transfer.seconds:8.3f} s  {transfer.name}, {sent}, {how}"
-        yield from paragraph(f"= {transfer.formula}", indent=14)
+        yield from wrapped(f"= {transfer.formula}", " " * 14, " " * 14)
 
 
 def curve(answer: Answer) -> Sequence[str]:
@@ -233,4 +234,35 @@ def bill(answer: Answer) -> Sequence[str]:
     text += f"{span(cost.gpu_hours)} GPU hours"
     if cost.price is not None:
         text += f", which cost {span(cost.price)} at {price:g} each"
-    return paragraph(f"{text} (no failures, no pauses).")
+    return wrapped(f"{text} (no failures, no pauses).")
+
+
+def gb(amount: float) -> str:
+    """Return bytes in GB, which are 10^9 of them."""
+    return f"{amount / 1e9:,.1f}"
+
+
+def gb_range(interval: Interval) -> str:
+    """Return what is likely, and both ends."""
+    return f"{gb(interval.likely)} ({gb(interval.low)} to {gb(interval.high)})"
+
+
+def count(number: float) -> str:
+    """Return a large number with a letter: 8.03 B."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if number >= scale:
+            return f"{number / scale:.3g} {letter}"
+    return f"{number:,.0f}"
+
+
+def span(interval: Interval) -> str:
+    """Return both ends of an interval, to the two or three figures that are known."""
+    low, high = rounded(interval.low), rounded(interval.high)
+    return low if low == high else f"{low}-{high}"
+
+
+def rounded(number: float) -> str:
+    """Return a number to the two or three figures that are known."""
+    figures = 3 if number >= 10_000 or 100 <= number < 1000 else 2
+    shown = float(f"{number:.{figures}g}")
+    return f"{shown:,.0f}" if shown >= 10 else f"{shown:g}"

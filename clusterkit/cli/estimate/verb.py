@@ -12,14 +12,13 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, option, with_flags
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.launch import Launch
     from clusterkit.estimate.advice.recommend import Answer
-
-EXIT_FINDINGS = 1
 
 
 def takes_options(verb: Callable[..., None]) -> Callable[..., None]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.core.data import read_table
-
-WIDTH = 80
+from clusterkit.core.text import wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +64,4 @@ def first_sentence(text: str) -> str:
 
 def filled(text: str, first: str = "", rest: str = "") -> str:
     """Return a text in lines of at most 80 columns, behind these beginnings."""
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(wrapped(text, first, rest))

@@ -13,6 +13,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from clusterkit.launch.rank_layout.fabric import Fabric
     from clusterkit.launch.rank_layout.parallelism import LayoutRequest
     from clusterkit.launch.rank_layout.placement import Islands, Layout
-
-EXIT_FINDINGS = 1
 
 
 @explained
@@ -92,7 +91,7 @@ def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
     for block in (picture(found), reaches(found, assumed=assumed)):
         if block:
             console.say("")
-            console.say("\n".join(block))
+            console.say(*block)
     if odd:
         console.say("")
     for problem in odd:

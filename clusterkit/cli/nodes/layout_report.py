@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterkit.core.errors import Problem
 from clusterkit.core.hosts.hostlist import fold, fold_set
 from clusterkit.core.text import table as listed
+from clusterkit.core.text import wrapped
 from clusterkit.launch.rank_layout.parallelism import DIMENSIONS
 from clusterkit.launch.rank_layout.placement import Layout, Pattern, Reach, patterns
 
@@ -78,33 +78,18 @@ def _cell(layout: Layout, slot: int, value: str, width: int) -> str:
 
 def _nodes(layout: Layout, pattern: Pattern) -> Iterator[str]:
     names = tuple(pattern.rows[0].coordinates)
-    shown = pattern.rows[:_MOST_ROWS]
-    table: list[tuple[str, ...]] = [("nodes", "ranks", *names)]
-    for row in shown:
+    rows: list[tuple[str, ...]] = [("nodes", "ranks", *names)]
+    for row in pattern.rows[:_MOST_ROWS]:
         ranks = [(n * layout.gpus_per_node, (n + 1) * layout.gpus_per_node - 1) for n in row.nodes]
-        table.append(
-            (
-                fold_set(layout.hosts[node] for node in row.nodes),
-                _ranges(ranks),
-                *(_ranges([(v, v) for v in row.coordinates[name]]) for name in names),
-            )
-        )
-    widths = [
-        max([len(row[i]) for row in table if i or len(row[i]) <= _MOST_NAMES])
-        for i in range(len(table[0]))
-    ]
-    for line in table:
-        yield from _laid_out(line, widths)
-    if len(pattern.rows) > len(shown):
-        yield f"... and {len(pattern.rows) - len(shown)} more rows: --json has every rank"
-
-
-def _laid_out(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    cells = list(row)
-    if len(cells[0]) > widths[0]:
-        yield from _wrapped_list(cells[0])
-        cells[0] = ""
-    yield "  ".join(f"{c:<{w}}" for c, w in zip(cells, widths, strict=True)).rstrip()
+        where = [_ranges([(v, v) for v in row.coordinates[name]]) for name in names]
+        hosts = fold_set(layout.hosts[node] for node in row.nodes)
+        rows.append((hosts, _ranges(ranks), *where))
+    cells = [("" if len(row[0]) > _MOST_NAMES else row[0], *row[1:]) for row in rows]
+    for (hosts, *_), line in zip(rows, listed(cells), strict=True):
+        yield from _wrapped_list(hosts) if len(hosts) > _MOST_NAMES else ()
+        yield line
+    if len(pattern.rows) > _MOST_ROWS:
+        yield f"... and {len(pattern.rows) - _MOST_ROWS} more rows: --json has every rank"
 
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> str:
@@ -129,7 +114,7 @@ def reaches(layout: Layout, *, assumed: bool) -> Sequence[str]:
         table.append((name, str(len(groups[0])), str(len(groups)), where))
     lines = listed(table, "<>>", widths=(4, 4, 6))
     if layout.switches is not None:
-        lines += ["", *_hosts_in_order(layout)]
+        lines += ["", *_wrapped_list(f"hosts in rank order: {fold(layout.hosts)}")]
     if assumed and layout.gpus_per_node > 1:
         lines += ["", "NVLink is taken to join all GPUs of a node; --island says otherwise."]
     return lines
@@ -149,27 +134,16 @@ def _where(reach: Reach, nodes: int, *, measured: bool) -> str:
     return f"{nodes} nodes" + (near if reach is Reach.SWITCH else "")
 
 
-def _hosts_in_order(layout: Layout) -> Sequence[str]:
-    return tuple(_wrapped_list(f"hosts in rank order: {fold(layout.hosts)}"))
-
-
 def _wrapped_list(text: str) -> Iterator[str]:
     """Yield a long hostlist in lines that end at its commas."""
-    spaced = textwrap.wrap(
-        text.replace(",", ", "), _WIDTH, subsequent_indent="  ", break_on_hyphens=False
-    )
-    return (line.replace(", ", ",") for line in spaced)
+    return (line.replace(", ", ",") for line in wrapped(text.replace(",", ", "), rest="  "))
 
 
 def wrapped_warning(problem: Problem) -> str:
     """Return a warning and what to type instead."""
-    text = f"warning: {problem.message}"
-    lines = textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    lines = wrapped(f"warning: {problem.message}", rest="  ")
     if problem.hint:
-        lines += textwrap.wrap(
-            f"hint: {problem.hint}", _WIDTH, initial_indent="  ", subsequent_indent="  ",
-            break_on_hyphens=False,
-        )  # fmt: skip
+        lines += wrapped(f"hint: {problem.hint}", "  ", "  ")
     return "\n".join(lines)
 
 

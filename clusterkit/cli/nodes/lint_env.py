@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +11,16 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.findings import Verdict
+from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
     from clusterkit.preflight.env_lint import Format, LintFinding, Source
 
 _COLOURS = {Verdict.FAIL: "red", Verdict.WARN: "yellow", Verdict.PASS: "green"}
 _LOUD = frozenset({Verdict.WARN, Verdict.FAIL})
-_EXIT_FINDINGS = 1
-_WIDTH = 80
 _LONGEST_VALUE = 40
 
 
@@ -50,7 +49,7 @@ def lint_env(
     else:
         _print(findings, sources, verbose=verbose)
     if any(finding.verdict in _LOUD for finding in findings):
-        raise typer.Exit(_EXIT_FINDINGS)
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
@@ -110,9 +109,8 @@ def _print(findings: Sequence[LintFinding], sources: Sequence[Source], *, verbos
         where = finding.source + (f":{finding.line}" if finding.line else "")
         verdict = console.coloured(finding.verdict, _COLOURS[finding.verdict])
         console.say(f"{where}: {finding.id} {verdict} {finding.name}={_shown(finding.value)}")
-        console.say(_indented(finding.summary, ""))
-        if finding.hint:
-            console.say(_indented(finding.hint, "hint: "))
+        console.say(*wrapped(finding.summary, "    ", "    "))
+        console.say(*wrapped(finding.hint or "", "    hint: ", " " * 10))
     if shown:
         console.say("")
     console.say(_counted(findings, sources, hidden=len(findings) - len(shown)))
@@ -124,17 +122,6 @@ def _shown(value: str | None) -> str:
     printable = "".join(char if char.isprintable() else "?" for char in value)
     cut = len(printable) > _LONGEST_VALUE
     return printable[: _LONGEST_VALUE - 3] + "..." if cut else printable
-
-
-def _indented(text: str, first: str) -> str:
-    return textwrap.fill(
-        text,
-        _WIDTH,
-        initial_indent=f"    {first}",
-        subsequent_indent="    " + " " * len(first),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _counted(findings: Sequence[LintFinding], sources: Sequence[Source], *, hidden: int) -> str:

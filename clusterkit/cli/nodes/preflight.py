@@ -12,6 +12,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, explained
 from clusterkit.cli.frame.job_options import takes_rows
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.cli.nodes import preflight_report as output
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.launch.options import rows_of
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from clusterkit.preflight.bundle import Bundle
     from clusterkit.preflight.checks import Check
-
-EXIT_FINDINGS = 1
-EXIT_COULD_NOT = 2
 
 
 @takes_rows(rows_of(PreflightOptions).values())

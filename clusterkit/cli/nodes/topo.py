@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,13 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.text import table, wrapped
 
 if TYPE_CHECKING:
     from clusterkit.preflight.topology.matrix import Topology
-
-EXIT_FINDINGS = 1
 
 _WIDTH = 80
 _NVIDIA_SMI = ("nvidia-smi", "topo", "-m")
@@ -48,16 +47,17 @@ def topo(
         console.json_document({**_document(topology), "summary": summary(topology),
                                "warnings": odd})  # fmt: skip
     else:
-        console.say(console.bold(textwrap.fill(summary(topology), _WIDTH)))
+        console.say(console.bold("\n".join(wrapped(summary(topology)))))
         for block in (_matrix(topology), _affinity(topology), _recommendation(topology)):
             if block:
                 console.say("")
-                console.say("\n".join(block))
+                console.say(*block)
         for number, text in enumerate(odd):
             if not number:
                 console.say("")
             label = console.coloured("warning:", "yellow")
-            console.say(_wrapped("warning:", text).replace("warning:", label, 1))
+            first, *more = wrapped(f"warning: {text}", rest="  ")
+            console.say(first.replace("warning:", label, 1), *more)
     if odd:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -165,18 +165,13 @@ def _affinity(topology: Topology) -> Sequence[str]:
         (fold(gpu for gpu, _ in same), *key) for key, same in groupby(rows, key=lambda row: row[1])
     ]
     head = ("GPUs", "NUMA", "CPUs", *(("NIC", "nearest NICs") if nearest else ("", "")))
-    table = [head, *folded]
-    widths = [max(len(row[column]) for row in table) + 2 for column in range(len(head) - 1)]
-    return [line for row in table for line in _laid_out(row, widths)]
-
-
-def _laid_out(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    start = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
-    room = max(_WIDTH - len(start), 20)
-    lines = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-    yield (start + lines[0]).rstrip()
-    for line in lines[1:]:
-        yield " " * len(start) + line
+    shown = [head, *folded]
+    starts = table([(*row[:-1], ".") for row in shown])
+    return [
+        line.rstrip()
+        for row, start in zip(shown, starts, strict=True)
+        for line in wrapped(row[-1], start[:-1], " " * (len(start) - 1)) or [start[:-1]]
+    ]
 
 
 def _recommendation(topology: Topology) -> Sequence[str]:
@@ -188,14 +183,10 @@ def _recommendation(topology: Topology) -> Sequence[str]:
         lines.append(f"NCCL_IB_HCA={value}")
     far = far_nics(topology)
     if far:
-        lines.append(_wrapped("near no GPU:", f"{' '.join(far)} (storage or management?)"))
+        lines += wrapped(f"near no GPU: {' '.join(far)} (storage or management?)", rest="  ")
     return lines
 
 
 def _hca_value(devices: Sequence[str]) -> str | None:
     # "=": without it, mlx5_1 would take mlx5_10 too.
     return "=" + ",".join(devices) if devices else None
-
-
-def _wrapped(label: str, text: str) -> str:
-    return textwrap.fill(f"{label} {text}", _WIDTH, break_on_hyphens=False, subsequent_indent="  ")

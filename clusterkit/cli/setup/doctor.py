@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,13 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
     from clusterkit.config.doctor import Item
     from clusterkit.config.settings import Settings
 
 _COLOURS = {"ok": "green", "warn": "yellow", "missing": "red", "fail": "red"}
-
-
-_WIDTH = 80
 
 
 def doctor(
@@ -55,9 +53,7 @@ def _print(items: list[Item], findings: int) -> None:
     width = max((len(item.name) for item in items if len(item.name) <= 12), default=0)
     for item in items:
         console.say(*_lines(item, width))
-    counts = {item.condition: 0 for item in items}
-    for item in items:
-        counts[item.condition] += 1
+    counts = Counter(item.condition for item in items)
     listed = ", ".join(f"{count} {condition}" for condition, count in counts.items())
     end = f"; {findings} in the way" if findings else "; nothing in the way"
     console.say(f"\n{listed}{end}")
@@ -66,9 +62,7 @@ def _print(items: list[Item], findings: int) -> None:
 def _lines(item: Item, width: int) -> Iterator[str]:
     condition = console.coloured(f"{item.condition:<7}", _COLOURS[item.condition])
     start, indent = f"{item.name:<{width}}  ", " " * (7 + 2 + width + 2)
-    first, *more = textwrap.wrap(
-        item.summary, _WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    first, *more = wrapped(item.summary, width=80 - len(indent)) or [""]
     yield f"{condition}  {start}{first}"
     yield from (indent + line for line in more)
     if item.fix is not None:  # never wrapped: it is there to be copied
