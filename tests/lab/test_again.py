@@ -8,18 +8,22 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import ROOT, Desk
+from tests.helpers.faults import cut_off
 from tests.helpers.lab_faults import full_shared_memory
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
 
+ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "1"))
 ATTEMPT = "echo attempt $CK_RESTART_COUNT on $CK_NODES; ((CK_RESTART_COUNT)) || sleep 300"
 
 
@@ -59,6 +63,47 @@ def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
     said = run.log(1).read_text().splitlines()
     assert said[0] == "attempt 0 on n1 n2"
     assert said[-1] == "attempt 1 on n1 n3"
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ssh"])
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (3, r"n1 (has lost its network|no longer answers)"),
+        (2, "n1 and n2 lost each other: .*"),
+    ],
+)
+def test_a_first_node_without_its_network_is_replaced_by_a_spare(
+    own_lab: Lab, kind: str, nodes: int, words: str
+) -> None:
+    """The others are used again; of two nodes none is blamed alone."""
+    for _ in range(ROUNDS):
+        own_lab.up(nodes=5)
+        told, names = without_its_first_node(Cluster(own_lab, own_lab.shared, kind), nodes)
+        own_lab.down()
+        assert re.fullmatch(words, told)
+        assert {"n2", "n3", "n4"} >= names >= {f"n{k}" for k in range(2, nodes + 1)}
+
+
+def without_its_first_node(cluster: Cluster, nodes: int) -> tuple[str, set[str]]:
+    """Cut off n1 from a job; return why its first attempt failed, and where the second ran."""
+    run = cluster.submit(ATTEMPT, nodes=nodes, requeue=1, spares=1)
+    await_true(started(run, nodes=nodes))
+    began = time.monotonic()
+    with cut_off(cluster.lab, "n1"), supervised(cluster, run) as client:
+        await_true(lambda: node_results.first_failure(run, 0) is not None, 90)
+        noticed_s = time.monotonic() - began
+        assert client.wait(150) == 0, client.stderr and client.stderr.read()
+    # Slurm itself ends its script there once it has noticed that the node is back.
+    await_true(lambda: all(re.search("slurm_script$|^srun ", x) for x in cluster.left(run)))
+    assert cluster.state(run) == ("succeeded", 0)
+    assert node_results.left_out(run) == frozenset()  # once is not twice
+    failure = node_results.first_failure(run, 0)
+    assert failure is not None
+    told = node_results.failure_text(failure)
+    names = run.log(0).read_text().splitlines()[-1].removeprefix("attempt 1 on ").split()
+    print(f"{told}, after {noticed_s:.0f} s; then on {' '.join(names)}")
+    return told, set(names)
 
 
 def test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job(cluster: Cluster) -> None:

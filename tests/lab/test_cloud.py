@@ -121,6 +121,16 @@ def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[
     assert resumed() == ["n3", "n4", "n5"]
 
 
+def test_spares_are_nodes_of_the_job_and_wake_no_others(
+    desk: Desk, resumed: Callable[[], list[str]]
+) -> None:
+    with full_shared_memory(desk.lab, "n3"):
+        done = desk.submit("--wait", "--requeue", "1", "--spares", "1", *JOB, "hello.py")
+    assert done["state"] == "succeeded"
+    assert [node["node"] for node in done["nodes"]] == ["n4", "n5"]
+    assert resumed() == ["n3", "n4", "n5"]
+
+
 def noting_srun(desk: Desk, **more: str) -> dict[str, str]:
     """Return variables with which an srun comes first on PATH that notes its arguments."""
     folder = desk.folder / "bin"

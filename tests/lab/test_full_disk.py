@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import pytest
 
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from tests.helpers.lab_faults import mounted
-from tests.helpers.lab_jobs import Cluster
+from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.lab import Lab
 from tests.lab.fixtures import give_up
 from tests.lab.layout import MissingToolsError
@@ -107,3 +108,23 @@ def test_over_ssh_a_disk_that_is_full_from_any_moment_on_is_named(lab: Lab, disk
         assert "exited with 7" in end or "No space left on device" in end
         assert "was killed" not in end
         (disk.folder / "left").unlink()
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ssh"])
+def test_a_disk_that_is_full_in_the_middle_is_told_also_where_ranks_end_well(
+    lab: Lab, disk: Disk, kind: str
+) -> None:
+    cluster = clusters_on(disk, lab, kind)
+    for freed in (False, True):
+        run = cluster.submit("echo on; sleep 6; echo off")
+        await_true(started(run))
+        disk.fill()
+        if freed:
+            time.sleep(8)
+            (disk.folder / "left").unlink()
+        end = told(cluster, run)
+        (disk.folder / "left").unlink(missing_ok=True)
+        print(f"{kind}, {'freed' if freed else 'full'}: {end}")
+        assert "No space left on device" in end
+        assert end.startswith(("succeeded 0: ", "failed 74: "))
+        assert "was killed" not in end

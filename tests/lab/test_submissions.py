@@ -102,20 +102,23 @@ def struck(lab: Lab) -> Iterator[Struck]:
 
 
 def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
-    took_s, codes = struck.took_s(), Counter[int]()
+    took_s, codes, told = struck.took_s(), Counter[int](), Counter[str]()
     (controller,) = struck.desk.lab.processes("head", r"^slurmctld")
     for number in range(ROUNDS):
         with struck.submitting() as client:
             # sbatch comes near the end
             time.sleep(took_s * (0.4 + 0.6 * number / ROUNDS))
             os.kill(controller.pid, signal.SIGSTOP)
+            stopped = time.monotonic()
             try:
-                time.sleep(STOPPED_S)
+                told.update(job["state"] for job in struck.status())
+                time.sleep(max(0.0, stopped + STOPPED_S - time.monotonic()))
             finally:
                 os.kill(controller.pid, signal.SIGCONT)
             codes[client.wait(200)] += 1
     jobs, seconds = struck.settle()
-    print(f"exit codes {dict(codes)}; settled after {seconds:.0f} s")
+    print(f"exit codes {dict(codes)}; {dict(told)} meanwhile; settled after {seconds:.0f} s")
+    assert told.keys() <= {"pending", "unknown"}
     struck.check(jobs)
     accepted = [job for job in jobs if job["job_id"]]
     assert len(accepted) == 1 + ROUNDS
