@@ -145,6 +145,11 @@ def _run_command(
     if run.cancelled.exists():
         # Cancelled before anyone knew the id of the job, and so by this file alone.
         return replace(result, exit_code=128 + signal.SIGTERM, reason="cancelled")
+    submission = runfolder.read_submission(run)
+    if submission is not None and node_results.ended_well(run, submission, me.attempt - 1):
+        # Slurm gives a job back whose nodes it did not reach for a while, though they worked on.
+        say(f"clusterkit: attempt {me.attempt} has ended well on all nodes: nothing is left to do")
+        return replace(result, exit_code=0)
     marker = run.marker(me.rank)
     since = reading.size_of(run.log(me.rank))
     with processes.guarded(marker):

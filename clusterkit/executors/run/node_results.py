@@ -231,6 +231,14 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
     )
 
 
+def ended_well(run: RunFolder, submission: Submission, attempt: int) -> bool:
+    """Tell whether all nodes that this attempt needed have reported that they ended well."""
+    first = read_result(run, 0, attempt)
+    if first is None or first.exit_code:
+        return False  # each of perhaps 10,000 nodes asks, and need not read what the others wrote
+    return attempts.succeeded(read_results(run, attempt).nodes, least=submission.tasks)
+
+
 def latest_attempt(run: RunFolder) -> int:
     """Return the number of the latest attempt that any node has ended or failed in."""
     return max([read_results(run).attempt, *_failed_attempts(run)])

@@ -17,7 +17,7 @@ import pytest
 from clusterkit.core import files, processes
 from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import NodeResult
+from clusterkit.core.model import ClusterKind, NodeResult
 from clusterkit.core.shell import Secret
 from clusterkit.executors.node import Identity, LaunchTask, watch
 from clusterkit.executors.run import node_results, runfolder
@@ -120,6 +120,23 @@ def test_a_restart_appends_below_a_header(run: RunFolder) -> None:
     assert (first, second) == ("first", "second")
     assert header.startswith("--- clusterkit: restart 1 on node-0, ")
     assert node_results.read_results(run).attempt == 1
+
+
+@pytest.mark.parametrize(("codes", "again"), [((0, 0), False), ((0, 1), True), ((0,), True)])
+def test_a_job_that_slurm_lost_sight_of_and_that_ended_well_does_not_run_twice(
+    run: RunFolder, codes: tuple[int, ...], again: bool
+) -> None:
+    """Its nodes worked on while slurmctld could not reach them, and had given the job back."""
+    submission = runfolder.Submission(
+        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=2, tasks=2,
+        framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    workers = [start(run, f"exit {code}", rank, 2) for rank, code in enumerate(codes)]
+    assert [worker.wait(30) for worker in workers] == [0] * len(codes)
+    start(run, "echo again", CK_RESTART_COUNT="1").wait(20)
+    assert (result(run).exit_code, node_results.read_results(run).attempt) == (0, 1)
+    assert ("again" in log(run)) is again
 
 
 def test_environment_reaches_the_command_unchanged(run: RunFolder) -> None:
