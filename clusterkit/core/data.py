@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from clusterkit.core import peers
+from clusterkit.core.errors import Problem
 
 PEERS = "clusterkit_peers.py"
 """The name of `core/peers.py` on the nodes, beside launchers that use it."""
@@ -49,6 +51,18 @@ def read_table(path: Path) -> Iterator[dict[str, str]]:
     head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
     names = head.split("\t")
     yield from (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
+
+
+def read_problem(path: Path, name: str, /, *values: object, **more: object) -> Problem:
+    """Return a problem of a table by its id, with values in its message, its hint and its key."""
+    row = _problems(path)[name]
+    texts = {part: row.get(part, "").format(*values, **more) for part in ("message", "hint", "key")}
+    return Problem(message=texts["message"], hint=texts["hint"] or None, key=texts["key"] or None)
+
+
+@cache
+def _problems(path: Path) -> Mapping[str, Mapping[str, str]]:
+    return {row["id"]: row for row in read_table(path)}
 
 
 def framework_files(framework: str, *names: str) -> dict[str, str]:

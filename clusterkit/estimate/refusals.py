@@ -7,11 +7,11 @@ said of it in `refusals.tsv`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import partial
 from math import gcd, lcm
 from pathlib import Path
 
-from clusterkit.core.data import read_table
+from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem
 from clusterkit.estimate.setup import (
     FSDP,
@@ -72,15 +72,7 @@ def absurd(name: str, number: int) -> Problem | None:
     return None
 
 
-@cache
-def _texts() -> Mapping[str, tuple[str, str]]:
-    rows = read_table(Path(__file__).with_name("refusals.tsv"))
-    return {row["id"]: (row["message"], row["hint"]) for row in rows}
-
-
-def _problem(name: str, setup: Setup, **more: object) -> Problem:
-    message, hint = (text.format(setup, **more) for text in _texts()[name])
-    return Problem(message=message, hint=hint)
+_problem = partial(read_problem, Path(__file__).with_name("refusals.tsv"))
 
 
 def _those(cases: Mapping[str, bool], setup: Setup, **more: object) -> Iterator[Problem]:

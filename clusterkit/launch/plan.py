@@ -8,7 +8,7 @@ import re
 from pathlib import PurePath
 
 from clusterkit.config.units import parse_time_limit
-from clusterkit.core.errors import Problem, UserError, did_you_mean
+from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (
     ClusterSpec,
@@ -19,6 +19,7 @@ from clusterkit.core.model import (
 )
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from clusterkit.launch.options import JobSpec
+from clusterkit.launch.refusals import problem, refused
 from clusterkit.launch.sbatch_options import sbatch_directives
 from clusterkit.launch.validate import check_request, check_slots, fewer_nodes, nodes_in_words
 
@@ -41,23 +42,31 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
-    inputs = dataclasses.replace(_inputs(job, cluster, slots, processes), node_names=node_names)
+    container = _container(job, cluster)
+    inputs = LaunchInputs(
+        script=job.script,
+        args=job.args,
+        nodes=job.nodes,
+        max_nodes=job.max_nodes,
+        slots=slots,
+        node_names=node_names,
+        processes=processes,
+        # That of the site is not in the image.
+        python="python3" if container else cluster.python or "python3",
+        options=job.launcher_options,
+        srun_args=cluster.srun_args,
+        horovod_controller=cluster.horovod_controller,
+        under_slurm=cluster.kind.scheduled,
+        deepspeed_preset=job.deepspeed_preset,
+    )
     command = framework.command(inputs)
     if command.slot_filter is not None:
         processes = command.slot_filter.processes
     if command.processes is not None:
         processes = command.processes
-    container = _container(job, cluster)
-    if command.once and container is not None:
-        raise UserError(
-            f"srun starts the ranks of {framework.name}, outside any image",
-            hint=f"let mpirun start them inside: --set {framework.name}.launcher=mpirun",
-        )
-    if command.once and job.spares:
-        raise UserError(
-            f"--spares {job.spares}: {framework.name} under srun takes all nodes that it is given",
-            hint=f"leave it out, or --set {framework.name}.launcher=mpirun",
-        )
+    if command.once and (container is not None or job.spares):
+        wrong = "container-once" if container is not None else "spares-once"
+        raise refused(wrong, job, framework=framework.name)
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), once=command.once, slots=max(slots)
     )
@@ -95,19 +104,15 @@ def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ..
     known = tuple(host.name for host in cluster.hosts)
     strangers = [name for name in job.exclude if name not in known]
     if strangers and known:
-        raise UserError(
-            f"--exclude: cluster {cluster.name} has no host {strangers[0]}",
-            hint=did_you_mean(strangers[0], known) or f"its hosts: {hostlist.fold_set(known)}",
-            key="exclude",
-        )
+        hint = did_you_mean(strangers[0], known) or f"its hosts: {hostlist.fold_set(known)}"
+        raise refused("unknown-host", job, cluster, host=strangers[0], known=hint)
     names = tuple(name for name in known if name not in job.exclude)
-    if len(names) < nodes + job.spares:
-        raise UserError(
-            f"{nodes_in_words(nodes, job.spares)} asked for, "
-            f"but cluster {cluster.name} has {len(names)}"
-            + (f" without {hostlist.fold_set(job.exclude)}" if job.exclude else ""),
-            hint=_fewer(job, len(names)),
-        )
+    have = len(names)
+    if have < nodes + job.spares:
+        asked = nodes_in_words(nodes, job.spares)
+        without = f" without {hostlist.fold_set(job.exclude)}" if job.exclude else ""
+        values = {"asked": asked, "have": have, "without": without, "fewer": _fewer(job, have)}
+        raise refused("few-hosts", job, cluster, **values)
     return names[: nodes + job.spares]
 
 
@@ -122,11 +127,8 @@ def _fewer(job: JobSpec, have: int) -> str:
 def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
     if len(job.gpus_per_node) > 1:
         if len(job.gpus_per_node) != nodes:
-            raise UserError(
-                f"--gpus-per-node gives {len(job.gpus_per_node)} nodes their slots, "
-                f"but the job has {nodes}",
-                hint="give one number for all nodes, or one per node",
-            )
+            given = len(job.gpus_per_node)
+            raise refused("slots-of-nodes", given=given, nodes=nodes)
         return job.gpus_per_node
     if job.gpus_per_node:
         return job.gpus_per_node * nodes
@@ -135,26 +137,6 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
         usable = [host for host in cluster.hosts if host.name not in job.exclude]
         return tuple(host.slots or default for host in usable[:nodes])
     return (default,) * nodes
-
-
-def _inputs(
-    job: JobSpec, cluster: ClusterSpec, slots: tuple[int, ...], processes: int
-) -> LaunchInputs:
-    return LaunchInputs(
-        script=job.script,
-        args=job.args,
-        nodes=job.nodes,
-        max_nodes=job.max_nodes,
-        slots=slots,
-        processes=processes,
-        # That of the site is not in the image.
-        python="python3" if _container(job, cluster) else cluster.python or "python3",
-        options=job.launcher_options,
-        srun_args=cluster.srun_args,
-        horovod_controller=cluster.horovod_controller,
-        under_slurm=cluster.kind.scheduled,
-        deepspeed_preset=job.deepspeed_preset,
-    )
 
 
 def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:
@@ -207,41 +189,21 @@ def _place_synced(
     here = workdir if PurePath(workdir).is_relative_to(folder) else folder
     script = os.path.normpath(os.path.join(workdir, job.script))  # noqa: PTH118 - pure, `..` as well
     if not PurePath(script).is_relative_to(folder):
-        raise UserError(
-            f"script {script} is not in {folder}, which is what the nodes get",
-            hint="name a folder that has it: --sync DIR",
-            key="sync",
-        )
+        raise refused("script-elsewhere", script=script, folder=folder)
     inside = os.path.relpath(here, folder)
-    plan = SyncPlan(
-        folder=folder,
-        workdir="" if inside == "." else inside,
-        limit_mib=job.sync_limit_mib,
-    )
+    inside = "" if inside == "." else inside
+    plan = SyncPlan(folder=folder, workdir=inside, limit_mib=job.sync_limit_mib)
     return dataclasses.replace(job, script=os.path.relpath(script, here)), here, plan
 
 
 def _check_sync(job: JobSpec, cluster: ClusterSpec) -> None:
     problems = []
     if not cluster.kind.lists_hosts or cluster.shared_filesystem:
-        problems.append(
-            Problem(
-                message=f"--sync: the nodes of cluster {cluster.name} see your folder as it is",
-                hint="leave it out"
-                + (", or set `shared_filesystem: false`" * (cluster.kind.lists_hosts)),
-                key="sync",
-            )
-        )
+        otherwise = ", or set `shared_filesystem: false`" if cluster.kind.lists_hosts else ""
+        problems.append(problem("sync-shared", job, cluster, otherwise=otherwise))
     if job.container or (job.image and cluster.container_runtime):
-        problems.append(
-            Problem(
-                message="--sync brings a folder to the node, and not into an image",
-                hint="leave out --sync or --container; `mounts:` shows folders of nodes to images",
-                key="sync",
-            )
-        )
+        problems.append(problem("sync-image"))
     if job.sync_limit_mib < 1:
-        message = f"--sync-limit {job.sync_limit_mib}: must be at least 1 MiB"
-        problems.append(Problem(message=message, key="sync_limit"))
+        problems.append(problem("sync-limit", job))
     if problems:
         raise UserError(problems=problems)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from clusterkit.config.units import parse_time_limit
 from clusterkit.core.data import read_table
-from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterSpec, GpuRequest
 from clusterkit.core.text import NOT_IN_A_LINE
 from clusterkit.launch.options import JobSpec
+from clusterkit.launch.refusals import problem, refused
 
 NOTICE_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
@@ -41,11 +42,13 @@ def sbatch_directives(
     """
     least = job.nodes + job.spares
     nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
+    gpus = job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type
     wanted: dict[str, str | None] = {
         "job-name": name,
         "nodes": nodes,
         **_tasks_directive(job, cluster, slots, once=once),
-        **_gpu_directive(job, cluster, slots, once=once),
+        # Without a word about GPUs anywhere, a slot is a CPU process: Slurm is asked for none.
+        **(gpu_request(cluster, slots, once=once) if gpus else {}),
         **_given(
             {
                 "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
@@ -89,11 +92,7 @@ def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
     below_s = min(limit_s or _NOTICE_BELOW_S, _NOTICE_BELOW_S)
     if not 0 < job.notice < below_s:
         until = f"the time limit of {limit}" if below_s == limit_s else f"{below_s} seconds"
-        raise UserError(
-            f"--notice {job.notice}: must be at least 1 and less than {until}",
-            hint="give seconds, such as --notice 300",
-            key="notice",
-        )
+        raise refused("notice", job, until=until)
     return job.notice
 
 
@@ -105,15 +104,6 @@ def _tasks_directive(
     if job.max_nodes and cluster.gpu_request is not GpuRequest.GPUS_PER_TASK:
         return {}
     return {"ntasks-per-node": str(slots) if once else "1"}
-
-
-def _gpu_directive(
-    job: JobSpec, cluster: ClusterSpec, gpus: int, *, once: bool
-) -> dict[str, str | None]:
-    # Without a word about GPUs anywhere, a slot is a CPU process and Slurm is not asked for any.
-    if not (job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type):
-        return {}
-    return gpu_request(cluster, gpus, once=once)
 
 
 def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[str, str | None]:
@@ -141,29 +131,18 @@ def _check_directives(
     directives: Mapping[str, str | None], last_word: Mapping[str, str | None]
 ) -> None:
     problems = [
-        Problem(message=f"sbatch.{key} is decided by the plan", hint=_INSTEAD[key])
+        problem("decided-directive", option=key, instead=_INSTEAD[key])
         for key in last_word
         if key in _INSTEAD
     ]
     for key, value in directives.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
-            problems.append(
-                Problem(
-                    message=f"{key!r} is not an sbatch option",
-                    hint="write its long name without dashes in front, such as sbatch.mail-user=me",
-                )
-            )
+            problems.append(problem("directive-name", option=key))
         if value is not None and (bad := NOT_IN_A_LINE.search(value)) is not None:
             option = "--name" if key == "job-name" and key not in last_word else f"sbatch.{key}"
-            problems.append(
-                Problem(
-                    message=f"{option}: the value has {_called(bad[0])}",
-                    hint="Slurm reads an option from one line of printable text",
-                )
+            what = (
+                "a line break" if bad[0] in "\n\r\x85\u2028\u2029" else f"the character {bad[0]!r}"
             )
+            problems.append(problem("directive-value", option=option, what=what))
     if problems:
         raise UserError(problems=problems)
-
-
-def _called(character: str) -> str:
-    return "a line break" if character in "\n\r\x85\u2028\u2029" else f"the character {character!r}"

@@ -14,6 +14,7 @@ from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.options import JobSpec
+from clusterkit.launch.refusals import problem, refused
 
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
@@ -37,8 +38,14 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_container(job, cluster, workdir),
         *_check_restarts(job, cluster),
     ]
-    if job.deepspeed_preset is not None:
-        problems += _check_preset(job.deepspeed_preset, framework.name)
+    preset = job.deepspeed_preset
+    if preset is not None and framework.name != "deepspeed":
+        problems.append(problem("preset-framework", preset, framework=framework.name))
+    if preset is not None:
+        try:
+            preset_text("deepspeed", preset)
+        except UserError as error:
+            problems += (replace(one, key="ds_preset") for one in error.problems)
     problems += _check_text(job, cluster, workdir)
     try:
         parse_time_limit(job.time or cluster.time or "1")
@@ -46,17 +53,6 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
-
-
-def _check_preset(name: str, framework: str) -> Iterator[Problem]:
-    if framework != "deepspeed":
-        message = f"--ds-preset {name} is for deepspeed, and the framework is {framework}"
-        hint = "--framework deepspeed, or leave --ds-preset out"
-        yield Problem(message=message, hint=hint, key="ds_preset")
-    try:
-        preset_text("deepspeed", name)
-    except UserError as error:
-        yield from (replace(problem, key="ds_preset") for problem in error.problems)
 
 
 def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:
@@ -68,13 +64,10 @@ def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Pr
     )
     for what, value in given:
         if "\0" in value:
-            yield Problem(message=f"{what} {value!r} holds a NUL character")
+            yield problem("nul", what=what, value=value)
         if LONE_SURROGATE.search(value):
             shown = value.encode(errors="surrogateescape").decode(errors="backslashreplace")
-            yield Problem(
-                message=f"{what} is not UTF-8: {shown}",
-                hint="scripts and plans of jobs are: rename it, such as with `convmv` or `mv`",
-            )
+            yield problem("not-utf8", what=what, shown=shown)
 
 
 def _check_sizes(job: JobSpec) -> Iterator[Problem]:
@@ -88,44 +81,35 @@ def _check_sizes(job: JobSpec) -> Iterator[Problem]:
         if value > most:
             flag = f"--{key.replace('_', '-')}"
             shown = value if value < 10**18 else "a huge number"
-            hint = f"{flag} takes {most:,} at most"
-            yield Problem(message=f"{flag} is too large: {shown}", hint=hint, key=key)
+            yield problem("too-large", flag=flag, shown=shown, most=most, key=key)
 
 
 def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
     low, high = job.nodes, job.max_nodes
     if low < 1:
-        message = f"--nodes {low}: a job needs at least 1 node"
-        yield Problem(message=message, hint="--nodes 1", key="nodes")
+        yield problem("no-node", job)
     if high is not None and high < low:
-        message = f"--nodes {low}:{high}: the maximum is below the minimum"
-        yield Problem(message=message, hint=f"--nodes {high}:{low}", key="nodes")
+        yield problem("nodes-backwards", job)
     if high is not None and not framework.elastic:
-        message = f"--nodes {low}:{high}: {framework.name} cannot change its number of nodes"
-        yield Problem(message=message, hint=f"--nodes {high}", key="nodes")
+        yield problem("not-elastic", job, framework=framework.name)
     if job.processes is not None and job.processes < 1:
-        message = f"--processes {job.processes}: must be at least 1"
-        yield Problem(message=message, key="processes")
+        yield problem("no-process", job)
     if any(count < 1 for count in job.gpus_per_node):
-        hint = "for a CPU-only job a slot is one process: --gpus-per-node 1"
-        yield Problem(message="--gpus-per-node: every node needs at least 1 slot", hint=hint)
+        yield problem("no-slot")
 
 
 def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     for flag, number in (("requeue", job.requeue), ("spares", job.spares)):
         if number < 0:
-            yield Problem(message=f"--{flag} {number}: must be 0 or more", key=flag)
+            yield problem("negative", flag=flag, number=number)
     if job.spares <= 0:
         return
-    why, hint = None, "leave it out"
     if cluster.kind.shares_machine:
-        why = f"all nodes of {cluster.name} are this one machine"
+        yield problem("spares-one-machine", job, cluster)
     elif job.max_nodes is not None:
-        why = "an elastic job goes on without the nodes that it loses"
+        yield problem("spares-elastic", job)
     elif not job.requeue:
-        why, hint = "used when the job starts again, which it may not", "add --requeue 1, or more"
-    if why is not None:
-        yield Problem(message=f"--spares {job.spares}: {why}", hint=hint, key="spares")
+        yield problem("spares-no-restart", job)
 
 
 def nodes_in_words(nodes: int, spares: int) -> str:
@@ -146,58 +130,40 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     secrets = (*cluster.secrets, *job.secrets)
     for name in (*environment, *secrets):
         if not _ENV_NAME.fullmatch(name):
-            hint = "letters, digits and underscores, no digit first"
-            yield Problem(message=f"{name!r} is not a name of an environment variable", hint=hint)
+            yield problem("variable-name", name=name)
     for name, value in environment.items():
         if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE:
-            yield Problem(
-                message=f"the value of {name} is too long: {len(value):,} characters",
-                hint=f"Linux passes {_LONGEST_VALUE:,} bytes in a variable at most: write it "
-                "to a file, and pass its path",
-                key=f"env.{name}",
-            )
+            yield problem("long-variable", name=name, length=len(value), most=_LONGEST_VALUE)
     for name in (*environment, *secrets):
         if _TAKEN.fullmatch(name):
-            message = f"{name} cannot be set: it belongs to the node script or to bash"
-            yield Problem(message=message, key=f"env.{name}")
+            yield problem("taken-variable", name=name)
     for name in secrets:
         if name in environment:
-            yield Problem(
-                message=f"{name} is both a secret and a plain variable, which would be written "
-                "down",
-                hint=f"remove it from env: (or --env), and keep --secret {name}",
-            )
+            yield problem("known-secret", name=name)
 
 
 def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:
     runtime = job.container or cluster.container_runtime
     image = job.image or cluster.image
     if job.image is not None and runtime is None:
-        hint = "--container docker|compose|apptainer|enroot|pyxis, or container_runtime: in "
-        hint += "the cluster's configuration"
-        message = f"--image {job.image} needs a container runtime"
-        yield Problem(message=message, hint=hint, key="image")
+        yield problem("image-runtime", job)
         return
     if job.container is not None and image is None:
-        message = f"--container {job.container} needs an image"
-        yield Problem(message=message, hint="--image NAME", key="container")
+        yield problem("container-image", job)
         return
     if job.mounts and image is None:
-        message = f"--mount {job.mounts[0]}: the job runs in no image"
-        yield Problem(message=message, hint="--image NAME --container docker", key="mount")
+        yield problem("mount-image", job)
     else:
         for mount in job.mounts:
             if not is_mount(mount):
-                yield Problem(message=f"--mount {mount}: no mount", hint=MOUNT_FORMS, key="mount")
+                yield problem("mount-form", mount=mount, forms=MOUNT_FORMS)
     if runtime is not None and ":" in workdir:
-        yield Problem(message=f"no image can mount the folder {workdir}: it has a colon")
+        yield problem("colon", folder=workdir)
     slurm = cluster.kind.scheduled
     if runtime is ContainerRuntime.PYXIS and not slurm:
-        message = f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}"
-        yield Problem(message=message, hint="--container docker, apptainer or enroot")
+        yield problem("pyxis", job, cluster)
     if runtime is ContainerRuntime.COMPOSE and slurm:
-        message = f"compose is for clusters without Slurm, and {cluster.name} has it"
-        yield Problem(message=message, hint="--container docker, apptainer, enroot or pyxis")
+        yield problem("compose", job, cluster)
 
 
 def check_slots(
@@ -213,22 +179,19 @@ def check_slots(
     Raises:
         UserError: with what to ask for instead.
     """
-    written = ",".join(str(count) for count in slots)
     even = len(set(slots)) == 1
     asks = cluster.kind.scheduled and cluster.gpu_request is not GpuRequest.NONE
     if processes > sum(slots):
-        message = f"{processes} processes do not fit into {sum(slots)} slots ({written})"
-        hint = "lower --processes, or raise --nodes or --gpus-per-node"
+        wrong = "processes-slots"
     elif not framework.uneven_slots and not even:
-        message = f"{framework.name} needs the same number of processes on every node, "
-        message += f"not {written}"
-        hint = f"--gpus-per-node {min(slots)}, or --framework horovod, which accepts them"
+        wrong = "uneven-slots"
     elif not framework.uneven_slots and processes != sum(slots[:nodes]):
-        message = f"{framework.name} fills every slot: {processes} processes do not fill {written}"
-        hint = "leave --processes out, or choose --nodes and --gpus-per-node to match"
+        wrong = "unfilled-slots"
     elif asks and not even:
-        message = f"Slurm gives every node of a job the same number of GPUs, not {written}"
-        hint = f"--gpus-per-node {max(slots)} with --processes {sum(slots)}"
+        wrong = "uneven-gpus"
     else:
         return
-    raise UserError(message, hint=hint)
+    values = {"least": min(slots), "most": max(slots), "total": sum(slots)}
+    written = ",".join(str(count) for count in slots)
+    named = {"framework": framework.name, "processes": processes, "written": written}
+    raise refused(wrong, **named, **values)

@@ -13,6 +13,7 @@ from clusterkit.core.model import NodeCommand, Runtime, Word
 from clusterkit.launch.frameworks.base import (
     Framework,
     LaunchInputs,
+    decided_error,
     launched_by,
     option_words,
     preset_text,
@@ -30,10 +31,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the launcher's command; every node runs the same one."""
     decided = next((name for name in inputs.options if name in _DECIDED), None)
     if decided is not None:
-        raise UserError(
-            f"accelerate.{decided} is decided by the plan",
-            hint="use --nodes, --gpus-per-node and the cluster's port_range",
-        )
+        raise decided_error(f"accelerate.{decided}")
     preset = inputs.options.get("preset", "ddp")
     own = "config_file" in inputs.options
     if own and "preset" in inputs.options:

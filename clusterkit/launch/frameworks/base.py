@@ -75,6 +75,12 @@ def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> t
     )
 
 
+def decided_error(option: str) -> UserError:
+    """Return the error that refuses an option of a launcher which the plan decides."""
+    hint = "use --nodes, --gpus-per-node and the cluster's port_range"
+    return UserError(f"{option} is decided by the plan", hint=hint)
+
+
 def shared_files(*names: str) -> dict[str, str]:
     """Return programs of `templates/programs/ranks`, which launchers import on the nodes."""
     return {name: read_template(f"programs/ranks/{name}") for name in names}
@@ -115,9 +121,7 @@ def mpi_command(
     files = ("mpi_launch.py", "mpi_nodes.py", "mpi_agent.sh", "mpi_rank.sh")
     return NodeCommand(
         argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/mpi_launch.py"),
+            *(inputs.python, "-u", (Runtime.TMP, "/mpi_launch.py")),
             f"--processes={inputs.processes}",
             *(f"--{key}={value}" for key, value in options.items()),
             *((f"--srun-arg={argument}" for argument in inputs.srun_args) if srun else ()),

@@ -26,6 +26,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     per_node = inputs.options.get(PER_NODE)
     if per_node is not None and not (per_node.isdecimal() and int(per_node) > 0):
         raise UserError(f"env.{PER_NODE} is {per_node!r}", hint="a number of processes, such as 1")
+    slots = inputs.slots if per_node is None else [min(n, int(per_node)) for n in inputs.slots]
     return NodeCommand(
         argv=launched_by(
             "env_launch.py",
@@ -37,13 +38,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             **framework_files("env", "env_launch.py"),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
         },
-        processes=_processes(inputs, per_node),
+        processes=min(inputs.processes, sum(slots)),
     )
-
-
-def _processes(inputs: LaunchInputs, per_node: str | None) -> int:
-    slots = inputs.slots if per_node is None else [min(n, int(per_node)) for n in inputs.slots]
-    return min(inputs.processes, sum(slots))
 
 
 FRAMEWORK = Framework(

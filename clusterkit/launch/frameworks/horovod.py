@@ -40,20 +40,18 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             f"horovod has no launcher option {unknown[0]!r} inside an allocation",
             hint="set HOROVOD_* variables with --env instead",
         )
-    if elastic:
-        return _elastic(inputs)
-    return NodeCommand(
-        argv=launched_by("horovod_launch.py", inputs, f"--processes={inputs.processes}"),
-        files={
-            **framework_files("horovod", "horovod_launch.py"),
-            **_rendezvous_files(),
-            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
-            **framework_files("horovod", "horovod_sitecustomize.py"),
-        },
-    )
-
-
-def _elastic(inputs: LaunchInputs) -> NodeCommand:
+    rendezvous = {**framework_files("horovod", "horovod_rendezvous.py"), **peers_program()}
+    if not elastic:
+        return NodeCommand(
+            argv=launched_by("horovod_launch.py", inputs, f"--processes={inputs.processes}"),
+            files={
+                **framework_files("horovod", "horovod_launch.py"),
+                **rendezvous,
+                **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
+                **framework_files("horovod", "horovod_sitecustomize.py"),
+            },
+        )
+    files = framework_files("horovod", "horovod_elastic.py", "discover-hosts.sh")
     return NodeCommand(
         argv=launched_by(
             "elastic.py",
@@ -63,15 +61,8 @@ def _elastic(inputs: LaunchInputs) -> NodeCommand:
             f"--min-processes={sum(sorted(inputs.slots)[: inputs.nodes])}",
             *option_words(inputs.options),
         ),
-        files={
-            **framework_files("horovod", "horovod_elastic.py", "discover-hosts.sh"),
-            **_rendezvous_files(),
-        },
+        files={**files, **rendezvous},
     )
-
-
-def _rendezvous_files() -> dict[str, str]:
-    return {**framework_files("horovod", "horovod_rendezvous.py"), **peers_program()}
 
 
 def _over_mpi(inputs: LaunchInputs) -> NodeCommand:

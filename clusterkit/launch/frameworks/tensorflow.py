@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.core.model import NodeCommand, Runtime
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, shared_files
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
 
 _PER = ("node", "slot")
 _ROLES = ("chief", "evaluator", "ps")
@@ -22,16 +22,11 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     per, processes = _processes(inputs)
     roles = _roles(inputs, processes)
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/tensorflow_launch.py"),
+        argv=launched_by(
+            "tensorflow_launch.py",
+            inputs,
             *((f"--processes={processes}",) if per == "slot" else ()),
             *(f"--{role}={count}" for role, count in roles.items() if count),
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
         ),
         files={
             **framework_files("tensorflow", "tensorflow_launch.py", "tensorflow_meeting.py"),

@@ -7,14 +7,13 @@ loses Slurm's order (pytorch#191190), and trusts whoever reaches its port: ranks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand, Runtime, Word
 from clusterkit.launch.frameworks.base import (
     Framework,
     LaunchInputs,
+    decided_error,
     launched_by,
     option_words,
     shared_files,
@@ -34,7 +33,9 @@ _ELASTIC_RESTARTS = "3"
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
     program, names, peers, options = "agent.py", ["agent.py"], {}, inputs.options
-    _refuse_decided(options)
+    taken = next((name for name in options if name.replace("_", "-") in _DECIDED), None)
+    if taken is not None:
+        raise decided_error(f"torchrun.{taken}")
     per_node = _per_node(inputs)
     if inputs.max_nodes is not None:
         program = "elastic.py"
@@ -67,15 +68,6 @@ def _per_node(inputs: LaunchInputs) -> int:
         hint = "a number of processes; --gpus-per-node says how many slots a node has"
         raise UserError(f"torchrun.{_PER_NODE[0]} is {given!r}", hint=hint)
     return int(given)
-
-
-def _refuse_decided(options: Mapping[str, str]) -> None:
-    taken = next((name for name in options if name.replace("_", "-") in _DECIDED), None)
-    if taken is not None:
-        raise UserError(
-            f"torchrun.{taken} is decided by the plan",
-            hint="use --nodes, --gpus-per-node and the cluster's port_range",
-        )
 
 
 def _rendezvous(inputs: LaunchInputs) -> tuple[Word, ...]:

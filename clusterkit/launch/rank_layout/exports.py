@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 from clusterkit.core.errors import UserError
-from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Mesh, Parallelism
+from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Parallelism
 
 _MEGATRON_FLAGS = {
     "tp": "--tensor-model-parallel-size",
@@ -32,7 +32,13 @@ def export(parallelism: Parallelism, target: Export) -> str:
     Raises:
         UserError: the target cannot number ranks so.
     """
-    return _EXPORTS[target](parallelism)
+    makers = {
+        Export.ENV: _env,
+        Export.MEGATRON: _megatron,
+        Export.DEEPSPEED: _deepspeed,
+        Export.DEVICEMESH: _devicemesh,
+    }
+    return makers[target](parallelism)
 
 
 def variables(parallelism: Parallelism) -> Mapping[str, str]:
@@ -80,52 +86,30 @@ def _deepspeed(parallelism: Parallelism) -> str:
         )
     of = parallelism
     sizes = f"num_pp={of.pp}, num_mp={of.tp}, num_dp={of.dp}"
-    lines = [
-        "from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology",
-        "",
-        f"topology = PipeModelDataParallelTopology({sizes})",
-    ]
-    if of.ep > 1:
-        lines.append(f"ep_size = {of.ep}  # for deepspeed.moe.layer.MoE")
-    return "\n".join(lines) + "\n"
+    return (
+        "from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology\n\n"
+        f"topology = PipeModelDataParallelTopology({sizes})\n"
+        + (f"ep_size = {of.ep}  # for deepspeed.moe.layer.MoE\n" if of.ep > 1 else "")
+    )
 
 
 def _devicemesh(parallelism: Parallelism) -> str:
     """Write torch's `init_device_mesh`, whose last dimension is the fastest."""
-    lines = [
-        "from torch.distributed.device_mesh import init_device_mesh",
-        "",
-        _mesh_line("mesh", parallelism.dense),
-    ]
-    if parallelism.ep > 1:
-        lines.append(_mesh_line("expert_mesh", parallelism.experts))
-    return "\n".join(lines) + "\n"
-
-
-def _mesh_line(name: str, mesh: Mesh) -> str:
-    shape = ", ".join(map(str, reversed(mesh.sizes)))
-    names = ", ".join(f'"{dimension}"' for dimension in reversed(mesh.names))
-    return f'{name} = init_device_mesh("cuda", ({shape}), mesh_dim_names=({names}))'
+    meshes = {"mesh": parallelism.dense}
+    meshes |= {"expert_mesh": parallelism.experts} if parallelism.ep > 1 else {}
+    text = "from torch.distributed.device_mesh import init_device_mesh\n\n"
+    for name, mesh in meshes.items():
+        shape = ", ".join(map(str, reversed(mesh.sizes)))
+        names = ", ".join(f'"{dimension}"' for dimension in reversed(mesh.names))
+        text += f'{name} = init_device_mesh("cuda", ({shape}), mesh_dim_names=({names}))\n'
+    return text
 
 
 def _numbers_like(parallelism: Parallelism, order: str) -> bool:
     """Tell whether another order gives every rank the same place: sizes of 1 do not matter."""
-    words = order.split("-")
-    return all(
-        [n for n in mesh.names if mesh.size(n) > 1]
-        == [n for n in words if n in mesh.names and mesh.size(n) > 1]
-        for mesh in (parallelism.dense, _as_dp(parallelism.experts))
-    )
-
-
-def _as_dp(mesh: Mesh) -> Mesh:
-    names = tuple("dp" if name == "edp" else name for name in mesh.names)
-    return Mesh(names=names, sizes=mesh.sizes)
-
-
-_EXPORTS: Mapping[Export, Callable[[Parallelism], str]] = {
-    Export.ENV: _env,
-    Export.MEGATRON: _megatron,
-    Export.DEEPSPEED: _deepspeed,
-    Export.DEVICEMESH: _devicemesh,
-}
+    for mesh in (parallelism.dense, parallelism.experts):
+        named = zip(mesh.names, mesh.sizes, strict=True)
+        several = ["dp" if name == "edp" else name for name, size in named if size > 1]
+        if several != [name for name in order.split("-") if name in several]:
+            return False
+    return True

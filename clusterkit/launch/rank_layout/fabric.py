@@ -119,11 +119,11 @@ def measured_fabric(
     slowness = _worst({pair: 1 / rate for pair, rate in rates.items() if rate > 0})
     near = _division(nodes, latency, apart=_APART_US)
     fast = _division(nodes, slowness, apart=0.0)
-    found: dict[int, dict[tuple[int, int], list[str]]] = {}
+    found: dict[int, dict[int, list[str]]] = {}
     for node in nodes:
-        if any(node in pair for pair in (*latency, *slowness)):
-            key = (near.get(node, -1), fast.get(node, -1))
-            found.setdefault(key[0], {}).setdefault(key, []).append(node)
+        if node in near or node in fast:
+            within = found.setdefault(near.get(node, -1), {})
+            within.setdefault(fast.get(node, -1), []).append(node)
     groups = [group for within in found.values() for group in within.values()]
     return Fabric(
         leaves=tuple(
@@ -150,7 +150,9 @@ def _division(
     known = dict.fromkeys(name for pair in costs for name in pair)
     there = [node for node in nodes if node in known]
     for limit in _gaps(costs.values(), apart):
-        near = _near(there, costs, limit)
+        near: dict[str, dict[str, bool]] = {node: {} for node in there}
+        for (one, other), cost in costs.items():
+            near[one][other] = near[other][one] = cost < limit
         groups = list(_groups(near))
         if 1 < len(groups) < len(there):
             of = {node: number for number, group in enumerate(groups) for node in group}
@@ -171,16 +173,6 @@ def _gaps(figures: Iterable[float], apart: float) -> Iterator[float]:
     return (limit for _, limit in sorted(wide, reverse=True))
 
 
-def _near(
-    nodes: Sequence[str], costs: Mapping[Pair, float], limit: float
-) -> Mapping[str, Mapping[str, bool]]:
-    """Return of each node which of those that it was measured with are near."""
-    near: dict[str, dict[str, bool]] = {node: {} for node in nodes}
-    for (one, other), cost in costs.items():
-        near[one][other] = near[other][one] = cost < limit
-    return near
-
-
 def _groups(near: Mapping[str, Mapping[str, bool]]) -> Iterator[Sequence[str]]:
     """Yield groups: a node joins one where it is near to most of those it was measured with.
 
@@ -190,15 +182,14 @@ def _groups(near: Mapping[str, Mapping[str, bool]]) -> Iterator[Sequence[str]]:
     while left:
         first = next(iter(left))
         del left[first]
-        group = {first: None}
-        queue = [first]
-        for member in queue:
+        members, group = {first}, [first]
+        for member in group:
             for other in near[member]:
                 if other not in left:
                     continue
-                votes = [is_near for node, is_near in near[other].items() if node in group]
+                votes = [is_near for node, is_near in near[other].items() if node in members]
                 if 2 * sum(votes) > len(votes):
                     del left[other]
-                    group[other] = None
-                    queue.append(other)
-        yield queue
+                    members.add(other)
+                    group.append(other)
+        yield group

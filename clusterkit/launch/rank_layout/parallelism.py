@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
+from math import lcm, prod
 from operator import mul
 
 from clusterkit.core.errors import Problem, UserError, choices_hint
@@ -123,14 +122,6 @@ def arrange(request: LayoutRequest) -> Parallelism:
     return _arranged(request)
 
 
-def arranged_or_none(request: LayoutRequest) -> Parallelism | None:
-    """Return the parallelism of `request`, or None where it does not divide."""
-    try:
-        return arrange(request)
-    except UserError:
-        return None
-
-
 def _arranged(request: LayoutRequest) -> Parallelism:
     dp = request.gpus // request.model
     return Parallelism(
@@ -158,17 +149,13 @@ def _uneven(request: LayoutRequest) -> Iterator[Problem]:
                 hint=_either([*_other_sizes(request), *_other_nodes(request, request.model)]),
             )
     elif request.model * request.dp != request.gpus:
-        wanted = request.model * request.dp
-        enough = (
-            [f"--dp {request.gpus // request.model}"] if request.gpus % request.model == 0 else []
-        )
-        nodes = [f"--nodes {wanted // request.gpus_per_node}"] * (
-            wanted % request.gpus_per_node == 0
-        )
-        whole = dataclasses.replace(request, dp=None)
+        copies, unused = divmod(request.gpus, request.model)
+        nodes, rest = divmod(request.model * request.dp, request.gpus_per_node)
+        changes = [] if unused else [f"--dp {copies}"]
+        changes += [] if rest else [f"--nodes {nodes}"]
         yield Problem(
             message=f"{_product(request)}, but {have}",
-            hint=_either([*enough, *nodes]) or _either(list(_other_sizes(whole))),
+            hint=_either(changes or [*_other_sizes(request)]),
         )
 
 
@@ -199,15 +186,8 @@ def _other_sizes(request: LayoutRequest) -> Iterator[str]:
 
 
 def _other_nodes(request: LayoutRequest, model: int) -> Iterator[str]:
-    fewer = next(
-        (n for n in range(request.nodes, 0, -1) if n * request.gpus_per_node % model == 0), None
-    )
-    # After `model` nodes it repeats, so that there is one.
-    more = next(
-        n
-        for n in range(request.nodes, request.nodes + model + 1)
-        if n * request.gpus_per_node % model == 0
-    )
+    unit = lcm(request.gpus_per_node, model) // request.gpus_per_node
+    fewer, more = request.nodes // unit * unit, -(-request.nodes // unit) * unit
     yield "--nodes " + (f"{fewer} or {more}" if fewer else str(more))
 
 
@@ -256,16 +236,6 @@ class Mesh:
     def stride(self, name: str) -> int:
         """Return by how much the rank grows with the coordinate of one dimension."""
         return self.strides[self.names.index(name)]
-
-    def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Return where a rank stands, one number for each of `names`."""
-        return tuple(
-            rank // stride % size for stride, size in zip(self.strides, self.sizes, strict=True)
-        )
-
-    def rank(self, coordinates: Sequence[int]) -> int:
-        """Return the rank at `coordinates`, one number for each of `names`."""
-        return sum(at * stride for at, stride in zip(coordinates, self.strides, strict=True))
 
     def coordinate(self, name: str, rank: int) -> int:
         """Return where a rank stands in one dimension."""

@@ -264,7 +264,6 @@ def racks(hosts: Sequence[str], fabric: Fabric | None, nodes: int) -> Mapping[st
 
 
 Values = tuple[int, ...]
-Within = tuple[tuple[str, Values], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,58 +290,35 @@ class Pattern:
         return frozenset(self.slots) & frozenset(self.rows[0].coordinates)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    number: int
-    lowest: Mapping[str, int]
-
-
 def patterns(layout: Layout) -> tuple[Pattern, ...]:
     """Return the patterns of a layout, by their first node."""
     names = tuple(name for name in layout.dimensions if name != "edp")
-    found: dict[Within, list[_Node]] = {}
+    found: dict[tuple[tuple[str, Values], ...], dict[int, Mapping[str, Values]]] = {}
     for number in range(layout.nodes):
-        within, node = _of_node(layout, number, names)
-        found.setdefault(within, []).append(node)
+        ranks = range(number * layout.gpus_per_node, (number + 1) * layout.gpus_per_node)
+        values = {name: _coordinates(layout, name, ranks) for name in names}
+        above = {name: tuple(v - min(all_) for v in all_) for name, all_ in values.items()}
+        within = tuple((name, rise) for name, rise in above.items() if any(rise))
+        found.setdefault(within, {})[number] = values
     return tuple(_pattern(dict(within), nodes) for within, nodes in found.items())
 
 
-def _of_node(layout: Layout, number: int, names: tuple[str, ...]) -> tuple[Within, _Node]:
-    within: list[tuple[str, Values]] = []
-    lowest: dict[str, int] = {}
-    first = number * layout.gpus_per_node
-    for name in names:
-        mesh = layout.parallelism.mesh(name)
-        ranks = range(first, first + layout.gpus_per_node)
-        values = tuple(mesh.coordinate(name, rank) for rank in ranks)
-        lowest[name] = min(values)
-        above = tuple(value - lowest[name] for value in values)
-        if any(above):
-            within.append((name, above))
-    return tuple(within), _Node(number=number, lowest=lowest)
+def _coordinates(layout: Layout, name: str, ranks: Sequence[int]) -> Values:
+    mesh = layout.parallelism.mesh(name)
+    return tuple(mesh.coordinate(name, rank) for rank in ranks)
 
 
-def _pattern(slots: Mapping[str, Values], nodes: list[_Node]) -> Pattern:
-    columns = [
-        name
-        for name in nodes[0].lowest
-        if name not in slots or len({node.lowest[name] for node in nodes}) > 1
-    ]
-    rows: dict[int, list[_Node]] = {}
-    for node in nodes:
+def _pattern(slots: Mapping[str, Values], nodes: Mapping[int, Mapping[str, Values]]) -> Pattern:
+    names = next(iter(nodes.values()))
+    columns = [n for n in names if n not in slots or len({min(v[n]) for v in nodes.values()}) > 1]
+    rows: dict[int, list[int]] = {}
+    for number, values in nodes.items():
         # Folded along all but the slowest: with one dimension, along that one too.
-        key = node.lowest[columns[-1]] if len(columns) > 1 else 0
-        rows.setdefault(key, []).append(node)
-    return Pattern(slots=slots, rows=tuple(_row(slots, row, columns) for row in rows.values()))
-
-
-def _row(slots: Mapping[str, Values], nodes: list[_Node], columns: list[str]) -> NodeRow:
-    return NodeRow(
-        nodes=tuple(node.number for node in nodes),
-        coordinates={
-            name: tuple(
-                sorted({n.lowest[name] + above for n in nodes for above in slots.get(name, (0,))})
-            )
-            for name in columns
-        },
-    )
+        key = min(values[columns[-1]]) if len(columns) > 1 else 0
+        rows.setdefault(key, []).append(number)
+    found = []
+    for row in rows.values():
+        all_values = {name: {v for number in row for v in nodes[number][name]} for name in columns}
+        coordinates = {name: tuple(sorted(values)) for name, values in all_values.items()}
+        found.append(NodeRow(nodes=tuple(row), coordinates=coordinates))
+    return Pattern(slots=slots, rows=tuple(found))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from clusterkit.core.errors import Problem
+from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.launch.rank_layout.parallelism import (
     DIMENSIONS,
     MEGATRON_ORDER,
     LayoutRequest,
-    arranged_or_none,
+    arrange,
 )
 from clusterkit.launch.rank_layout.placement import Layout, Reach
 
@@ -82,18 +83,12 @@ def _unknown(layout: Layout) -> Iterator[Problem]:
     if layout.switches is None or None not in layout.switches:
         return
     unknown = fold_set(h for h, s in zip(layout.hosts, layout.switches, strict=True) if s is None)
+    key, message = "topology", f"the topology does not know {unknown}"
+    hint = "look at the names in `scontrol show topology`"
     if layout.measured:
-        yield Problem(
-            message=f"nothing was measured between {unknown} and the others",
-            hint="clusterkit preflight --network --save DIR, and look at what it says of them",
-            key="bundle",
-        )
-        return
-    yield Problem(
-        message=f"the topology does not know {unknown}",
-        hint="look at the names in `scontrol show topology`",
-        key="topology",
-    )
+        key, message = "bundle", f"nothing was measured between {unknown} and the others"
+        hint = "clusterkit preflight --network --save DIR, and look at what it says of them"
+    yield Problem(message=message, hint=hint, key=key)
 
 
 def _smaller(layout: Layout, name: str, block: int) -> str | None:
@@ -101,15 +96,15 @@ def _smaller(layout: Layout, name: str, block: int) -> str | None:
     now = layout.parallelism
     sizes = {size: getattr(now, size) for size in ("tp", "cp", "ep", "pp", "order")}
     request = LayoutRequest(nodes=layout.nodes, gpus_per_node=layout.gpus_per_node, **sizes)
+    changes: list[tuple[str, dict[str, Any]]] = []
     if now.order != DIMENSIONS:
-        other = arranged_or_none(dataclasses.replace(request, order=DIMENSIONS))
-        if other is not None and other.mesh(name).stays_within(name, block):
-            return f"--order {MEGATRON_ORDER}"
-    for size in range(getattr(now, name) - 1, 1, -1):
-        change: dict[str, Any] = {name: size}
-        other = arranged_or_none(dataclasses.replace(request, **change))
-        if other is not None and other.mesh(name).stays_within(name, block):
-            return f"--{name} {size}"
+        changes.append((f"--order {MEGATRON_ORDER}", {"order": DIMENSIONS}))
+    smaller = range(getattr(now, name) - 1, 1, -1)
+    for flag, change in (*changes, *((f"--{name} {size}", {name: size}) for size in smaller)):
+        with suppress(UserError):  # it does not divide
+            other = arrange(dataclasses.replace(request, **change))
+            if other.mesh(name).stays_within(name, block):
+                return flag
     if name != "tp":
         return "fewer tensor ranks beside it, or a network that can carry it"
     return f"--gpus-per-node {now.tp}" if now.tp < layout.gpus_per_node else "--tp 1 and more --pp"
