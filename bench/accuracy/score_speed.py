@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.setup import Checkpointing, Precision, Setup
-from clusterkit.estimate.speed.flops import attention_width, model_flops, needed_flops
+from clusterkit.estimate.speed.compute import attention_width, model_flops, needed_flops
 from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
 
 from .truth import Row, Unused, setup_of

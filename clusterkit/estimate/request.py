@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import Gpu
-from clusterkit.estimate.memory.host import usual_ram
-from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.memory.phases import memory_of, usual_ram
 from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import (

@@ -9,7 +9,7 @@ from clusterkit.core import files, reading
 from clusterkit.core.model import JobState
 from clusterkit.core.records import text_of
 from clusterkit.jobs.state.load import Job
-from clusterkit.launch.scripts.joining import trains_alone
+from clusterkit.launch.scripts.kinds import trains_alone
 from clusterkit.launch.scripts.reading import read_path
 
 _WINDOW = 1 << 18

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.estimate.memory.host import usual_disk
+from clusterkit.estimate.memory.phases import usual_disk
 from clusterkit.estimate.refusals import problems_of, warnings_of
 from clusterkit.estimate.request import Request, ladder, setup_of
 from clusterkit.estimate.results import Memory, Speed

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.models.config_keys import MOST_LAYERS, Config, names_of
-from clusterkit.estimate.models.families import FAMILIES, Family, completed, family_of
+from clusterkit.estimate.models.families import (
+    FAMILIES,
+    MOST_LAYERS,
+    Config,
+    Family,
+    completed,
+    family_of,
+    names_of,
+)
 from clusterkit.estimate.shapes import ModelShape
 
 _VOCAB = 32000

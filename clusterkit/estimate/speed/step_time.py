@@ -16,8 +16,7 @@ from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of
-from clusterkit.estimate.speed.compute import Compute, compute_of, offload_s
-from clusterkit.estimate.speed.flops import needed_flops
+from clusterkit.estimate.speed.compute import Compute, compute_of, needed_flops, offload_s
 
 _DAY_S = 86_400
 

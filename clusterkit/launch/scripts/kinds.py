@@ -1,20 +1,142 @@
-"""Scripts for one framework that another one is to start.
+"""Scripts for one framework that another one is to start, and scripts of which ranks train alone.
 
-That seldom fails at once: each process trains by itself, and nobody notices before the end. A
-script that may know better is given the benefit of the doubt.
+That seldom fails at once: each process trains by itself, as many times the same training, and
+nobody notices before the end. A script that may know better, or that imports anything of which it
+is not known that it joins nothing, is given the benefit of the doubt.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem
-from clusterkit.core.model import LaunchPlan
-from clusterkit.launch.scripts.joining import alone
+from clusterkit.core.model import GpuRequest, LaunchPlan
 from clusterkit.launch.scripts.reading import Script, Use, problem_at, script_of
+
+_LIGHTNING = frozenset(
+    {"lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"}
+    | {"lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"}
+)
+_DEVICES = frozenset({"devices", "gpus", "num_processes", "tpu_cores"})
+_JOINS_NOTHING = frozenset(sys.stdlib_module_names) | frozenset(
+    {"PIL", "absl", "albumentations", "click", "cv2", "datasets", "einops", "evaluate", "fire"}
+    | {"h5py", "hydra", "imageio", "matplotlib", "nltk", "numpy", "omegaconf", "packaging"}
+    | {"pandas", "polars", "psutil", "pyarrow", "pydantic", "requests", "rich", "safetensors"}
+    | {"scipy", "seaborn", "sentencepiece", "skimage", "sklearn", "tensorboard", "tensorboardX"}
+    | {"tiktoken", "timm", "tokenizers", "torch", "torchaudio", "torchinfo", "torchmetrics"}
+    | {"torchsummary", "torchtext", "torchvision", "tqdm", "transformers", "typer", "tyro"}
+    | {"typing_extensions", "wandb", "yaml"}
+)
+_KNOWS = re.compile(
+    r"(?i:distribute)|process_group|\bWORLD_SIZE\b|\bRANK\b|\bLOCAL_RANK\b|SLURM_|TF_CONFIG|torchelastic|importlib"
+    r"|subprocess|multiprocessing|\bTrainer|TrainingArguments|\bexec\(|runpy|sys\.path"
+)
+_JOIN = (
+    "call torch.distributed.init_process_group(), and wrap the model in\n"
+    "  DistributedDataParallel; or ask for one process: --nodes 1 --gpus-per-node 1"
+)
+_THIS_MACHINE = re.compile(r"(?:tcp://)?(?:localhost|127\.[\d.]+|\[?::1\]?)(?::\d+)?")
+_MEETS_AT = frozenset({"os.environ.MASTER_ADDR", "torch.distributed.init_process_group"})
+_LEAVE_IT = (
+    "leave MASTER_ADDR and MASTER_PORT to {framework}, which has set them\n"
+    "  (init_method='env://'); or ask for one node: --nodes 1"
+)
+_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
+_READS_RANKS = re.compile(r"LOCAL_RANK|\bRANK\b|SLURM_|torchelastic|OMPI_COMM")
+_SPAWN_ONCE = (
+    "--nodes 1 --processes 1; or, in place of spawn, take the rank\n"
+    "  from RANK and LOCAL_RANK, with one process for each GPU"
+)
+_ALONE = "each process would train by itself"
+_TRAINS = re.compile(r"\.backward\(")
+
+
+def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
+    """Yield why the processes of a plan of several would not train together."""
+    if plan.processes < 2:
+        return
+    for use in script.uses:
+        if use.called and use.name in _LIGHTNING:
+            by_horovod = plan.framework == "horovod" and "horovod" in use.texts
+            missing = [] if by_horovod else _missing(use.given, plan)
+            if missing:
+                yield problem_at(script, plan, use.line, *_of_lightning(use.name, missing, plan))
+            return
+    apart = _apart(script, plan)
+    if apart is not None:
+        yield apart
+        return
+    trains = _trains_alone(script)
+    if trains is not None:
+        line = script.text.count("\n", 0, trains.start()) + 1
+        what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
+        yield problem_at(script, plan, line, what, _JOIN, _ALONE)
+
+
+def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
+    """Return why processes would meet others than those of the plan; None where they may not."""
+    knows = _READS_RANKS.search(script.text) is not None
+    for use in script.uses:
+        if use.called and use.name in _SPAWNS and not knows:
+            what = f"{plan.script} starts ranks itself, in each of the {plan.processes} processes"
+            return problem_at(script, plan, use.line, what, _SPAWN_ONCE, "each would train apart")
+        here = any(_THIS_MACHINE.fullmatch(text) for text in use.texts)
+        if plan.nodes > 1 and here and use.name in _MEETS_AT and (use.called or not knows):
+            what = f"{plan.script} lets its processes meet on the machine of each"
+            otherwise = f"those of the {plan.nodes} nodes would wait for others, or train apart"
+            hint = _LEAVE_IT.format(framework=plan.framework)
+            return problem_at(script, plan, use.line, what, hint, otherwise)
+    return None
+
+
+def trains_alone(script: Script) -> bool:
+    """Tell whether a script trains with torch, and nothing in it joins processes."""
+    return _trains_alone(script) is not None
+
+
+def _trains_alone(script: Script) -> re.Match[str] | None:
+    if "torch" not in script.imports or not script.imports <= _JOINS_NOTHING or script.relative:
+        return None
+    trains = _TRAINS.search(script.text)
+    return trains if trains and not _KNOWS.search(script.text) else None
+
+
+def _missing(given: frozenset[str], plan: LaunchPlan) -> list[str]:
+    """Return the arguments that Lightning would guess, and guess wrong.
+
+    It takes one node, and all GPUs of that one; of a node without GPUs one process. Where that is
+    one in all, and no strategy is asked for, it joins nobody; else it refuses (Lightning
+    fabric/plugins/environments/torchelastic.py, slurm.py).
+    """
+    if "*" in given or "plugins" in given:
+        return []
+    missing = ["num_nodes"] if plan.nodes > 1 and "num_nodes" not in given else []
+    several = plan.processes > plan.nodes
+    if several and not given & _DEVICES and (missing or _without_gpus(plan)):
+        missing.append("devices")
+    return missing
+
+
+def _without_gpus(plan: LaunchPlan) -> bool:
+    if plan.cluster.kind.shares_machine:
+        return not any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd", "dxg"))
+    return plan.cluster.gpu_request is GpuRequest.NONE
+
+
+def _of_lightning(name: str, missing: list[str], plan: LaunchPlan) -> tuple[str, str, str]:
+    values = {"num_nodes": plan.nodes, "devices": max(plan.slots)}
+    what = name.rpartition(".")[2]
+    return (
+        f"{plan.script} calls {what} without {' and '.join(missing)}",
+        f"{what}(..., {', '.join(f'{key}={values[key]}' for key in missing)})",
+        f"{_ALONE}, or refuse to start",
+    )
+
 
 _BY_RANK = frozenset({"torchrun", "deepspeed", "accelerate", "env", "horovod", "mpi", "tensorflow"})
 """Frameworks that start the script once for each rank; Ray and Spark start it once, and it starts

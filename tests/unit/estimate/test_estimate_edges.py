@@ -15,7 +15,7 @@ from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.recommend import answer_of, warnings_for
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
-from clusterkit.estimate.memory.host import usual_ram
+from clusterkit.estimate.memory.phases import usual_ram
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.module import Parts, shape_of_parts
 from clusterkit.estimate.models.named import model_named, model_of_params

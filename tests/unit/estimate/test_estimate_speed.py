@@ -25,7 +25,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.speed.flops import model_flops, needed_flops, work_of
+from clusterkit.estimate.speed.compute import model_flops, needed_flops, work_of
 from clusterkit.estimate.speed.step_time import bill_of, mfu_of, scaling, speed_of, utilisation_of
 from tests.unit.estimate.test_estimate_communication import SETUPS, SEVEN, setup
 
