@@ -34,6 +34,8 @@ class Option:
     """Its type in a job file, a name of `config.fields`; empty for `Count` and `Text`."""
     _: KW_ONLY
     short: str | None = None
+    flag: str = ""
+    """How the command line spells it, where that is not its name."""
     panel: str | None = "Job"
     """The part of the help that it stands in."""
     variable: bool = False
@@ -169,7 +171,7 @@ class Row:
     @property
     def flag(self) -> str:
         """How the command line spells it."""
-        return f"--{self.name.replace('_', '-')}"
+        return self.option.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def repeated(self) -> bool:

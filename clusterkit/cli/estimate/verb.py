@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, explained, option, with_flags
+from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
+from clusterkit.launch.options import rows_of
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.launch import Launch
     from clusterkit.estimate.advice.recommend import Answer
 
 
-def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give `verb`, which takes `EstimateOptions` first, a parameter for each of them instead."""
-    return with_flags(verb, list(_parameters()), lambda values: EstimateOptions(**values))
-
-
-def _parameters() -> Iterator[inspect.Parameter]:
-    kinds = {"int": int | None, "float": float | None, "bool": bool}
-    for field in dataclasses.fields(EstimateOptions):
-        flag = field.metadata
-        flags = " ".join(flag["flags"]) or f"--{field.name.replace('_', '-')}"
-        shown = option(flags, flag["help"], flag["metavar"], rich_help_panel=flag["panel"])
-        kind = kinds.get(str(field.type).partition(" ")[0], str | None)
-        yield inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=Annotated[kind, shown],
-        )
-
-
-@takes_options
+@takes_rows(rows_of(EstimateOptions).values())
 @explained
 def estimate(
-    options: EstimateOptions,
+    options: Mapping[str, Any],
     folder: Path | None = None,
     plot: Path | None = None,
     launch: bool = False,
@@ -64,18 +44,18 @@ def estimate(
     if calibrate is not None:
         from clusterkit.cli.estimate.calibrate import learn
 
-        learn(calibrate, options.cluster, as_json=json)
+        learn(calibrate, options.get("cluster"), as_json=json)
         return
     if folder is not None and not launch:
-        nameless = options.model is options.params is None
+        nameless = not {"model", "params"} & options.keys()
         raise UserError(
             f"unexpected word {str(folder)!r}",
             hint=f"--model {folder}" if nameless else "a folder stands behind --launch",
         )
     from clusterkit.estimate.query.answer import answer
 
-    found = answer(options)
-    launched = _launch(found, folder, options.cluster) if launch else None
+    found = answer(EstimateOptions(**options))
+    launched = _launch(found, folder, options.get("cluster")) if launch else None
     if plot is not None:
         from clusterkit.estimate.advice.plot import draw
 
