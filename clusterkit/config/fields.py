@@ -130,12 +130,6 @@ def _ports(value: Any) -> Any:
         return units.parse_port_range(text)
 
 
-def _mount(text: str) -> str:
-    if not units.is_mount(text):
-        raise ValueProblemError(f"{text!r} is not a mount", f"write {units.MOUNT_FORMS}")
-    return text
-
-
 @dataclass(slots=True)
 class Room:
     """How many hosts a file may still name: a few characters stand for tens of thousands."""
@@ -149,16 +143,12 @@ class Room:
             ValueProblemError: there is none.
         """
         self.left -= len(names)
-        self.require()
-        return names
-
-    def require(self) -> None:
-        """Raise where there is no room left."""
         if self.left < 0:
             raise ValueProblemError(
                 f"the clusters of this file name more than {MAX_HOSTS:,} hosts",
                 "keep clusters that are not used together in files of their own",
             )
+        return names
 
 
 def _hosts(value: Any, info: ValidationInfo) -> Any:
@@ -166,7 +156,7 @@ def _hosts(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         return value
     room = info.context if isinstance(info.context, Room) else Room()
-    room.require()
+    room.take(())
     names = [name for item in items for name in room.take(_expand(item))]
     if not names:
         raise ValueProblemError("hosts names no host", "write a hostlist such as n[1-4], or a list")
@@ -236,7 +226,8 @@ PortRange = Annotated[tuple[int, int], BeforeValidator(_ports)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
-Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeValidator(_as_list)]
+_Mount = Annotated[Text, _matching(units.MOUNT, "is not a mount", f"write {units.MOUNT_FORMS}")]
+Mounts = Annotated[tuple[_Mount, ...], BeforeValidator(_as_list)]
 VariableName = Annotated[
     str, _matching(_NAME, "is not a name for an environment variable", "letters, digits and _ only")
 ]

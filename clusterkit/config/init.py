@@ -123,7 +123,7 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
             time=fields[2],
             gpus=max(gpus, known.gpus if known else 0),
             gpu_types=tuple(dict.fromkeys((*(known.gpu_types if known else ()), *types))),
-            cpus=max(_leading_number(fields[4]), known.cpus if known else 0),
+            cpus=max(int(re.split(r"\D", fields[4])[0] or 0), known.cpus if known else 0),
         )
     return tuple(partitions.values())
 
@@ -173,11 +173,6 @@ def parse_config(text: str) -> dict[str, str]:
 def _output(run: Run, argv: Sequence[str]) -> str:
     answer = run(argv)
     return answer.output if answer.ok else ""
-
-
-def _leading_number(text: str) -> int:
-    match = re.match(r"\d+", text)
-    return int(match[0]) if match else 0
 
 
 def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...], tuple[str, ...]]:

@@ -123,6 +123,10 @@ class _Loader:
             for name, model in (file.model.clusters or {}).items():
                 self._lay(name, model or ClusterModel(), file)
         default = self._default_cluster(files)
+        if default.value not in self.clusters:
+            hint = choices_hint(default.value, self.clusters)
+            message = f"unknown cluster {default.value!r}"
+            self._wrong(message, hint, "default_cluster", default.position)
         self._lay_environment()
         clusters: dict[str, ClusterSpec] = {}
         hosts = 0
@@ -211,14 +215,6 @@ class _Loader:
             self._wrong(message, "keep one of the two", f"clusters.{name}.hostfile", at)
 
     def _default_cluster(self, files: list[_File]) -> _Given:
-        given = self._named_default(files)
-        if given.value not in self.clusters:
-            message = f"unknown cluster {given.value!r}"
-            hint = choices_hint(given.value, self.clusters)
-            self._wrong(message, hint, "default_cluster", given.position)
-        return given
-
-    def _named_default(self, files: list[_File]) -> _Given:
         if self.cluster:
             origin = Origin(layer=Layer.FLAG, source="--cluster")
             position = Position(source="flag --cluster")

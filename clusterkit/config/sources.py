@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
-from clusterkit.core.errors import Problem, UserError, did_you_mean
+from clusterkit.core.errors import Problem, UserError
 
 FILE_NAME = "clusterkit.yaml"
 PREFIX = "CLUSTERKIT_"
@@ -102,20 +103,12 @@ def variable(key: str) -> str:
 def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[Problem, ...]:
     """Return one problem for each `CLUSTERKIT_*` variable that nothing reads."""
     known = {variable(key) for key in keys} | FLAG_VARIABLES
-    return tuple(
-        Problem(
-            message=f"nothing reads the variable {name}",
-            hint=_near(name, known) or "remove it",
-        )
-        for name in sorted(environ)
-        if name.startswith(PREFIX) and name not in known
-    )
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
     # The common prefix would make every name look close.
-    hint = did_you_mean(
-        name.removeprefix(PREFIX), (word.removeprefix(PREFIX).lower() for word in known)
-    )
-    word = hint.split("'")[1] if hint else None
-    return f"did you mean {variable(word)!r}?" if word else None
+    words = {name.removeprefix(PREFIX).lower(): name for name in known}
+    problems = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = get_close_matches(name.removeprefix(PREFIX).lower(), words, n=1)
+            hint = f"did you mean {words[near[0]]!r}?" if near else "remove it"
+            problems.append(Problem(message=f"nothing reads the variable {name}", hint=hint))
+    return tuple(problems)

@@ -19,7 +19,7 @@ _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 TIME_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]] or UNLIMITED"
 MEMORY_FORMS = "a whole number with K, M, G or T, such as 64G"
-_MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
+MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 MOUNT_FORMS = "SOURCE:TARGET or SOURCE:TARGET:ro, TARGET an absolute path"
 PORTS_FORMS = "FIRST-LAST between 1024 and 65535, such as 20000-29999"
 
@@ -64,7 +64,7 @@ def parse_memory(text: str, *, default_unit: str = "M") -> int:
 
 def is_mount(text: str) -> bool:
     """Tell whether a text is `SOURCE:TARGET`, perhaps with `:ro` or `:rw` behind it."""
-    return _MOUNT.fullmatch(text) is not None
+    return MOUNT.fullmatch(text) is not None
 
 
 def parse_port_range(text: str) -> tuple[int, int]:

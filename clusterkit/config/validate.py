@@ -114,12 +114,13 @@ def _problem(
     path = _path(detail)
     key = dotted(path)
     if detail["type"] == "extra_forbidden":
-        word = str(path[-1])
+        word, known = str(path[-1]), tuple(keys_at.get(len(path), ()))
+        unknown = did_you_mean(word, known) or "`clusterkit explain config` lists the keys"
         return Problem(
             message=f"unknown key {word!r}",
             key=key,
             position=document.key_position(path),
-            hint=_unknown_hint(word, tuple(keys_at.get(len(path), ()))),
+            hint=choices_hint(word, known) if len(known) <= 8 else unknown,
         )
     message, hint = complaint(detail, _name(path))
     of_key = detail["loc"][-1:] == ("[key]",)
@@ -131,12 +132,6 @@ def _problem(
 
 def _path(detail: ErrorDetails) -> KeyPath:
     return tuple(part for part in detail["loc"] if part != "[key]")
-
-
-def _unknown_hint(word: str, known: tuple[str, ...]) -> str:
-    if len(known) <= 8:
-        return choices_hint(word, known)
-    return did_you_mean(word, known) or "`clusterkit explain config` lists the keys"
 
 
 def _name(path: KeyPath) -> str:

@@ -68,14 +68,8 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace `path` by a file that holds `data`, at once and with these permissions."""
-    with explained(path):
-        written = _write_beside(path, data, mode)
-        try:
-            written.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                written.unlink()
-            raise
+    with explained(path), _written_beside(path, data, mode) as written:
+        written.replace(path)
 
 
 def require_place(path: Path) -> None:
@@ -87,7 +81,8 @@ def require_place(path: Path) -> None:
     with explained(path):
         if path.exists() and not path.is_file():
             raise UserError(f"cannot write {path}: what is there is no file")
-        _write_beside(path, b"", PRIVATE).unlink()
+        with _written_beside(path, b"", PRIVATE):
+            pass
 
 
 def refuses_data(folder: Path) -> str | None:
@@ -148,16 +143,17 @@ def create_text(path: Path, text: str, *, mode: int | None = None) -> bool:
 
     Exactly one of any number of callers, on any number of nodes, gets True.
     """
-    with explained(path):
-        written = _write_beside(path, text.encode(), mode)
+    beside = _written_beside(path, text.encode(), mode)
+    with explained(path), beside as written, suppress(FileExistsError):
         try:
-            _name_once(written, path, mode)
-        except FileExistsError:
-            return False
-        finally:
-            with suppress(OSError):
-                written.unlink()
-    return True
+            path.hardlink_to(written)  # unlike a rename, a link replaces nothing
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            os.close(permissions.open_new(path, mode))
+            written.replace(path)
+        return True
+    return False
 
 
 def create_link(path: Path, target: str) -> bool:
@@ -325,21 +321,13 @@ def count(folder: Path) -> int:
     return sum(1 for name in reading.names_in(folder) if name.endswith(".json"))
 
 
-def _name_once(written: Path, path: Path, mode: int | None) -> None:
-    """Give a file its name where there is no file of that name yet."""
-    try:
-        path.hardlink_to(written)  # unlike a rename, a link replaces nothing
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.close(permissions.open_new(path, mode))
-        written.replace(path)
+@contextmanager
+def _written_beside(path: Path, data: bytes, mode: int | None) -> Iterator[Path]:
+    """Give the name of a new file beside `path` that holds `data`, safe on the disk.
 
-
-def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
-    """Write `data` into a new file beside `path`, safe on the disk, and return its name."""
+    It is gone afterwards, unless it was given another name.
+    """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    written = Path(name)
     try:
         # mkstemp creates with 0600; whoever sees the final name sees the final permissions too.
         with os.fdopen(descriptor, "wb") as stream:
@@ -347,11 +335,10 @@ def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
             stream.write(data)
             stream.flush()
             os.fsync(descriptor)
-    except BaseException:
+        yield Path(name)
+    finally:
         with suppress(OSError):
-            written.unlink()
-        raise
-    return written
+            os.unlink(name)  # noqa: PTH108 - for each file that is written
 
 
 DOCUMENT_SCHEMA = 1

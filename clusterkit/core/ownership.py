@@ -233,13 +233,11 @@ def _wrong_name(path: Path, opened: os.stat_result, trusted: Collection[int]) ->
 
 
 def _read_up_to(descriptor: int, most: int) -> bytes:
-    pieces, left = [], most + 1
-    while left and (piece := os.read(descriptor, min(left, 1 << 20))):
-        pieces.append(piece)
-        left -= len(piece)
-    if not left:
+    with os.fdopen(descriptor, "rb", closefd=False) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
         raise OSError(errno.EFBIG, f"it holds more than {most >> 20} MiB")
-    return b"".join(pieces)
+    return data
 
 
 def _group_name(gid: int) -> str:

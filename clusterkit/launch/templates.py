@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import jinja2
@@ -122,14 +123,6 @@ def _name(value: str) -> Quoted:
     return Quoted(value)
 
 
-def _comment(value: str) -> Quoted:
-    return Quoted(" ".join(value.split()))
-
-
-def _shell_line(value: str) -> Quoted:
-    return Quoted(value.rstrip("\n"))
-
-
 def _directive(value: str) -> Quoted:
     """Return a value of a `#SBATCH` line, from which Slurm reads exactly `value`.
 
@@ -159,8 +152,8 @@ def _yaml(value: str) -> Quoted:
 FILTERS: Mapping[str, Any] = {
     "sh": lambda word: Quoted(shell.quote(word)),
     "name": _name,
-    "comment": _comment,
-    "shell_line": _shell_line,
+    "comment": lambda value: Quoted(" ".join(value.split())),
+    "shell_line": lambda value: Quoted(value.rstrip("\n")),
     "directive": _directive,
     "heredoc": _heredoc,
     "yaml": _yaml,
@@ -179,10 +172,6 @@ def _template_error(path: Path, source: str, line: int | None, message: str) -> 
 
 
 def _template_line(error: BaseException) -> int | None:
-    line = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    frames = walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == "<template>"]
+    return lines[-1] if lines else None

@@ -233,7 +233,8 @@ class _Run:
         differing = [
             i for i, (new, old) in enumerate(zip(parts, self.parts, strict=True)) if new != old
         ]
-        index = differing[0] if differing else self._default()
+        usual = self.varying if self.varying is not None else len(self.parts) - 2
+        index = differing[0] if differing else usual
         if len(differing) > 1 or index % 2 == 0 or (self.varying not in {None, index}):
             return False
         if not anywhere and (index != len(parts) - 2 or parts[-1]):
@@ -247,9 +248,6 @@ class _Run:
         else:
             self.ranges.append((parts[index], int(parts[index])))
         return True
-
-    def _default(self) -> int:
-        return self.varying if self.varying is not None else len(self.parts) - 2
 
     def __str__(self) -> str:
         if self.varying is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePath
 
 from clusterkit.core.errors import Position, Problem, UserError, did_you_mean
-from clusterkit.launch.array.spec import Element, Sweep
+from clusterkit.launch.array.spec import Sweep
 from clusterkit.launch.options import JobSpec
 
 INDEX = "index"
@@ -48,10 +49,23 @@ def jobs_of(sweep: Sweep, job: JobSpec) -> tuple[JobSpec, ...]:
                 hint=f"say where the values go: {PurePath(job.script).name} {shown}",
             )
         )
-    problems += _without_value(sweep, used)
+    missing = (
+        Problem(message=f"{sweep.source}: element {element.index} has no value for {key}")
+        for key in sweep.keys
+        if key in used
+        for element in sweep.elements
+        if key not in element.values
+    )
+    problems += itertools.islice(missing, 10)
     if problems:
         raise UserError(problems=problems)
-    jobs = [_job_of(job, element) for element in sweep.elements]
+    jobs = []
+    for element in sweep.elements:
+        values = {INDEX: str(element.index), **element.values}
+        args = tuple(fill(arg, values) for arg in job.args)
+        env = {name: fill(text, values) for name, text in job.env.items()}
+        name = fill(job.name, values) if job.name else PurePath(job.script).stem
+        jobs.append(dataclasses.replace(job, args=args, env=env, name=name))
     alike = Counter(job.name for job in jobs)
     return tuple(
         dataclasses.replace(job, name=f"{job.name}-{element.index}") if alike[job.name] > 1 else job
@@ -66,16 +80,6 @@ def fill(template: str, values: Mapping[str, str]) -> str:
         return match[0][0] if match[1] is None else values[match[1]]
 
     return _BRACES.sub(one, template)
-
-
-def _job_of(job: JobSpec, element: Element) -> JobSpec:
-    values = {INDEX: str(element.index), **element.values}
-    return dataclasses.replace(
-        job,
-        args=tuple(fill(arg, values) for arg in job.args),
-        env={name: fill(text, values) for name, text in job.env.items()},
-        name=fill(job.name, values) if job.name else PurePath(job.script).stem,
-    )
 
 
 def _places(text: str, where: str, sweep: Sweep, problems: list[Problem]) -> set[str]:
@@ -97,13 +101,3 @@ def _places(text: str, where: str, sweep: Sweep, problems: list[Problem]) -> set
                 )
             )
     return named
-
-
-def _without_value(sweep: Sweep, used: set[str]) -> list[Problem]:
-    return [
-        Problem(message=f"{sweep.source}: element {element.index} has no value for {key}")
-        for key in sweep.keys
-        if key in used
-        for element in sweep.elements
-        if key not in element.values
-    ][:10]

@@ -16,6 +16,7 @@ from clusterkit.core.errors import Position, Problem
 from clusterkit.core.model import LaunchPlan
 
 _MOST_BYTES = 1 << 20
+_LEAVES = (ast.Return, ast.Break, ast.Continue)
 _MOVES = frozenset({"cuda", "to"})
 _MAY_FAIL = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 
@@ -101,7 +102,7 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.If(test=test):
                 if "'__name__'" in ast.dump(test):
                     yield from _certain(statement.body)
-                elif _leaves(statement):
+                elif any(isinstance(node, _LEAVES) for node in ast.walk(statement)):
                     return  # the rest is for some ranks, or for some flags
             case ast.Try(body=inner, handlers=handlers, finalbody=last):
                 if not any(_may_fail(handler) for handler in handlers):
@@ -116,10 +117,6 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 continue
             case _:
                 yield statement
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    return any(isinstance(n, ast.Return | ast.Break | ast.Continue) for n in ast.walk(statement))
 
 
 def _may_fail(handler: ast.ExceptHandler) -> bool:

@@ -199,8 +199,13 @@ def read_entries(text: str, source: str) -> Contents:
     bare = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
     for line, stripped in zip(lines, bare.split("\n"), strict=True):
         _note_layout(line, stripped, contents, last=line is lines[-1])
-        if stripped.strip():
-            _read_line(line, stripped, contents)
+        segments = list(_segments(stripped)) if stripped.strip() else []
+        for start, segment in segments:
+            reader = _EntryReader(line, start, segment)
+            entry = reader.read(joined=len(segments) > 1)
+            contents.problems += reader.problems
+            if entry is not None and entry.hosts:
+                contents.entries.append(entry)
     return contents
 
 
@@ -214,16 +219,6 @@ def _note_layout(line: Line, stripped: str, contents: Contents, *, last: bool) -
         )
         mark = Mark.HASH if line.text[column - 1] == "#" else Mark.SLASHES
         contents.layout.append((mark, line, column))
-
-
-def _read_line(line: Line, text: str, contents: Contents) -> None:
-    segments = list(_segments(text))
-    for start, segment in segments:
-        reader = _EntryReader(line, start, segment)
-        entry = reader.read(joined=len(segments) > 1)
-        contents.problems += reader.problems
-        if entry is not None and entry.hosts:
-            contents.entries.append(entry)
 
 
 def _segments(text: str) -> Iterator[tuple[int, str]]:

@@ -145,12 +145,11 @@ def _parse(
             continue
         slots = set(pool[host]) if not colon else set[int]()
         for number in numbers.split(",") if colon else ():
-            problem = _slot_problem(number, host, pool[host])
-            if problem is None:
+            wrong = _wrong_slot(number, host, pool[host])
+            if wrong is None:
                 slots.add(int(number))
             else:
-                message, hint = problem
-                problems.append(Problem(message=message, hint=hint, position=position))
+                problems.append(dataclasses.replace(wrong, position=position))
         chosen[host] = chosen.get(host, frozenset()) | slots
     if problems:
         raise UserError(problems=problems)
@@ -165,16 +164,19 @@ def _split(spec: str, pool: Container[str]) -> tuple[str, str, str]:
     return (host, colon, numbers) if colon else (spec, "", "")
 
 
-def _slot_problem(number: str, host: str, slots: tuple[int, ...]) -> tuple[str, str | None] | None:
+def _wrong_slot(number: str, host: str, slots: tuple[int, ...]) -> Problem | None:
     if not (number.isascii() and number.isdigit()) or len(number) > 9:
+        message = f"{number!r} is not a slot number"
         hint = "write every number: 0,1,2" if "-" in number else "write HOST:0,1"
-        return f"{number!r} is not a slot number", hint
-    if slots == (_UNKNOWN,):
-        return f"the slots of host {host!r} are unknown", "say --slots N, or name the host alone"
-    if int(number) not in slots:
-        known = ",".join(map(str, slots)) or "none"
-        return f"host {host!r} has no slot {int(number)}", f"it has {known}"
-    return None
+    elif slots == (_UNKNOWN,):
+        message = f"the slots of host {host!r} are unknown"
+        hint = "say --slots N, or name the host alone"
+    elif int(number) not in slots:
+        message = f"host {host!r} has no slot {int(number)}"
+        hint = f"it has {','.join(map(str, slots)) or 'none'}"
+    else:
+        return None
+    return Problem(message=message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

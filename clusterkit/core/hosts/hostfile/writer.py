@@ -23,15 +23,8 @@ from clusterkit.core.model import Host
 _SSH_CONFIG = "put it in ~/.ssh/config"
 
 _PRRTE_KEYWORDS = frozenset(KEYS) | {
-    "boards",
-    "cores",
-    "cores-per-socket",
-    "cores_per_socket",
-    "rank",
-    "slot",
-    "sockets",
-    "sockets-per-board",
-    "sockets_per_board",
+    *("boards", "cores", "cores-per-socket", "cores_per_socket", "rank", "slot", "sockets"),
+    *("sockets-per-board", "sockets_per_board"),
 }
 """Words that Open MPI's lexer never takes for a name (PRRTE, hostfile_lex.l)."""
 
@@ -65,15 +58,10 @@ def _line(host: Host, target: Format) -> str:
         return host.name
     if target is Format.HYDRA:
         return f"{host.name}:{host.slots}" + (f" user={host.user}" if host.user else "")
-    words = {
-        "slots": host.slots,
-        "max_slots": host.max_slots,
-        "username": host.user,
-        "port": host.port,
-    }
-    return " ".join(
-        [host.name, *(f"{key}={value}" for key, value in words.items() if value is not None)]
-    )
+    fields = {"slots": host.slots, "max_slots": host.max_slots, "username": host.user}
+    fields["port"] = host.port
+    given = (f"{key}={value}" for key, value in fields.items() if value is not None)
+    return " ".join((host.name, *given))
 
 
 def _problems(hosts: Sequence[Host], target: Format, default: int | None) -> Iterator[Problem]:
@@ -131,8 +119,11 @@ def _unsayable(
     if target is Format.OPENMPI:
         yield from _unsayable_to_openmpi(hosts, default)
     if target.says("user"):
-        odd = [host for host in hosts if host.user and not _can_log_in(host.user, target)]
-        yield f"{tool} cannot take this user name", odd, _SSH_CONFIG
+        users = {host.user for host in hosts if host.user}
+        bad = {user for user in users if not is_user_name(user)}
+        if target is Format.OPENMPI:
+            bad |= {user for user in users if "." in user} | (users & _PRRTE_KEYWORDS)
+        yield f"{tool} cannot take this user name", [h for h in hosts if h.user in bad], _SSH_CONFIG
 
 
 def _unsayable_to_openmpi(
@@ -146,9 +137,3 @@ def _unsayable_to_openmpi(
     yield "max_slots is less than slots", low, None
     alone = [host for host in limited if host.slots is None and default is None]
     yield "Open MPI takes max_slots for slots where those are unknown", alone, "say --slots N"
-
-
-def _can_log_in(user: str, target: Format) -> bool:
-    if target is Format.OPENMPI and ("." in user or user in _PRRTE_KEYWORDS):
-        return False
-    return is_user_name(user)
