@@ -34,8 +34,12 @@ def names_of(key: str) -> tuple[str, ...]:
 class Config:
     """The values of a document; what is wrong with them is collected, not raised."""
 
-    def __init__(self, document: Mapping[str, Any], *, source: str) -> None:
-        """Read from `document`, which was found at `source`."""
+    def __init__(
+        self, document: Mapping[str, Any], *, source: str, family: Family, notes: list[str]
+    ) -> None:
+        """Read from `document`, found at `source`; what had to be assumed is added to `notes`."""
+        self.family = family
+        self.notes = notes
         self._document = document
         self._source = source
         self._problems: list[Problem] = []
@@ -52,6 +56,12 @@ class Config:
             self.refuse(f"{name} is {value!r}", hint, key=name)
             return None
         return number
+
+    def whole_or(self, name: str, usual: int) -> int:
+        """Return such a number, or what is usual, which is noted where the key is missing."""
+        if self.value(name) is None:
+            self.notes.append(f"{name} is not given: {usual}")
+        return self.whole(name) or usual
 
     def count(self, *names: str) -> int:
         """Return such a number, of something that may be absent: 0 then."""
@@ -89,7 +99,8 @@ class Config:
     def part(self, name: str) -> Config:
         """Return the object under this key; an empty one where there is none."""
         value = self._document.get(name)
-        inner = Config(value if isinstance(value, Mapping) else {}, source=self._source)
+        known = value if isinstance(value, Mapping) else {}
+        inner = Config(known, source=self._source, family=self.family, notes=self.notes)
         inner._problems = self._problems
         return inner
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
     model_type = str(document.get("model_type") or "").replace("-", "_").lower()
     family = family_of(model_type)
     document = {**document, **_defaults(document, family, nested=nested, notes=notes)}
-    config = Config(document, source=source)
+    config = Config(document, source=source, family=family, notes=notes)
     if model_type not in FAMILIES:
         known = f"model type {model_type!r} is not known" if model_type else "no model_type"
         notes.append(f"{known}: read as a Llama, with whatever of it the file says")
@@ -66,8 +65,7 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
             "name a function that returns the model: `--model package.module:factory`",
             key="is_encoder_decoder",
         )
-    shape = _plain(_Reader(config=config, family=family, notes=notes), name=name)
-    shape = completed(shape, model_type, config)
+    shape = completed(_plain(config, name=name), model_type, config)
     config.check()
     return shape
 
@@ -89,24 +87,14 @@ def _defaults(
     return missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
-    config: Config
-    family: Family
-    notes: list[str]
-
-
-def _plain(reader: _Reader, *, name: str) -> ModelShape:
+def _plain(config: Config, *, name: str) -> ModelShape:
     """Return what the usual keys say."""
-    config, family = reader.config, reader.family
+    family = config.family
     hidden = config.needed("hidden_size")
     layers = config.needed("num_hidden_layers", most=MOST_LAYERS)
-    usual_heads = max(1, hidden // 128)
-    heads = config.whole("num_attention_heads") or _assume(
-        reader, "num_attention_heads", usual_heads
-    )
+    heads = config.whole_or("num_attention_heads", max(1, hidden // 128))
     experts = config.count("num_experts")
-    ffn = _ffn(reader, hidden)
+    ffn = _ffn(config, hidden)
     positions = config.whole("max_position_embeddings")
     learned = family.positions
     dense = _dense_layers(config, layers) if experts else 0
@@ -115,10 +103,10 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_kv_heads(reader, heads),
+        kv_heads=_kv_heads(config, heads),
         head_dim=_head_dim(config, hidden, heads),
         ffn=(experts and config.whole("moe_intermediate_size", "expert_intermediate_size")) or ffn,
-        vocab=config.whole("vocab_size") or _assume(reader, "vocab_size", _VOCAB),
+        vocab=config.whole_or("vocab_size", _VOCAB),
         tied=config.flag("tie_word_embeddings", default=family.tied),
         gated=family.gated,
         biases=family.biases,
@@ -126,18 +114,17 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
         norms=family.norms,
         learned_positions=(positions or 1024) + learned if learned is not None else 0,
         experts=experts,
-        active_experts=_active(reader, experts),
+        active_experts=_active(config, experts),
         shared_ffn=_shared_ffn(config) if experts else 0,
         dense_layers=dense,
         dense_ffn=ffn if dense else 0,
         max_seq=positions,
-        assumed=tuple(reader.notes),
+        assumed=tuple(config.notes),
     )
 
 
-def _kv_heads(reader: _Reader, heads: int) -> int:
-    config = reader.config
-    if reader.family.one_kv_head and config.flag("multi_query", default=True):
+def _kv_heads(config: Config, heads: int) -> int:
+    if config.family.one_kv_head and config.flag("multi_query", default=True):
         new = config.flag("new_decoder_architecture")
         return config.whole("num_key_value_heads") or heads if new else 1
     kv_heads = config.whole("num_key_value_heads") or heads
@@ -162,22 +149,21 @@ def _head_dim(config: Config, hidden: int, heads: int) -> int:
     return given or max(1, hidden // heads)
 
 
-def _ffn(reader: _Reader, hidden: int) -> int:
+def _ffn(config: Config, hidden: int) -> int:
     """Return the width of the MLP: where it is not given, that of GPT (4 h) or Llama (8/3 h)."""
-    config = reader.config
     given = config.whole("intermediate_size")
     if given is not None:
         return given
     ratio = config.value("expansion_ratio", "mlp_ratio", "ffn_ratio")
     if ratio is not None:
         return int(hidden * _ratio(ratio)) or 1
-    if not reader.family.gated:
+    if not config.family.gated:
         return 4 * hidden
     if config.value("moe_intermediate_size") is not None:
         return config.whole("moe_intermediate_size") or 1
     step = config.whole("multiple_of")
     if step is None:
-        return _assume(reader, "intermediate_size", llama_ffn(hidden))
+        return config.whole_or("intermediate_size", llama_ffn(hidden))
     factor = config.value("ffn_dim_multiplier")
     return llama_ffn(hidden, step=step, factor=_ratio(factor))
 
@@ -198,17 +184,15 @@ def _shared_ffn(config: Config) -> int:
     return config.count("shared_expert_intermediate_size") or shared
 
 
-def _active(reader: _Reader, experts: int) -> int:
-    if not experts:
-        return 0
-    active = reader.config.whole("num_experts_per_tok")
-    if active and active > experts:
-        reader.config.refuse(
+def _active(config: Config, experts: int) -> int:
+    active = config.whole_or("num_experts_per_tok", min(2, experts)) if experts else 0
+    if active > experts:
+        config.refuse(
             f"a token cannot see {active} of {experts} experts",
             f"set it to {experts} at most",
             key="num_experts_per_tok",
         )
-    return active or _assume(reader, "num_experts_per_tok", min(2, experts))
+    return active
 
 
 def _dense_layers(config: Config, layers: int) -> int:
@@ -221,12 +205,6 @@ def _dense_layers(config: Config, layers: int) -> int:
         names |= {index for index in listed[1] if isinstance(index, int) and index < layers}
     names |= {index for index in range(layers) if (index + 1) % step}
     return len(names)
-
-
-def _assume(reader: _Reader, name: str, value: int) -> int:
-    if reader.config.value(name) is None:
-        reader.notes.append(f"{name} is not given: {value}")
-    return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ forward pass runs again; pipelines: arXiv:2104.04473.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.facts import FACTS
@@ -213,15 +213,12 @@ class _Ranks:
     def _shards(self) -> int:
         return max(1, min(self.setup.shard_ranks, self._count))
 
-    @property
-    def _whole(self) -> float:
-        return params_per_rank(self.setup) * gradient_wire_bytes(self.setup)
-
     def reduced(self, group: Group, *, times: int, hidden: bool) -> Transfer:
         """Return the all-reduce of all gradients, or of a shard of them among its copies."""
         copies = group == self.replicas and self._shards > 1
-        size = self._whole / (self._shards if copies else 1)
-        pieces = self._buckets
+        each = gradient_wire_bytes(self.setup)
+        whole = params_per_rank(self.setup) * each
+        size, pieces = whole / (self._shards if copies else 1), self._pieces(whole, each)
         ranks = f"R = {group.ranks}, N = {self._shards}" if copies else f"N = {group.ranks}"
         formula = "2 (R-1)/R P g / N" if copies else "2 (N-1)/N P g"
         return Transfer(
@@ -237,40 +234,19 @@ class _Ranks:
 
     def scattered(self, *, times: int, hidden: bool) -> Transfer:
         """Return the reduce-scatter of gradients."""
-        return self._one_way(
-            "reduce-scatter gradients",
-            size=self._whole,
-            pieces=self._buckets,
-            times=times,
-            hidden=hidden,
-            formula=f"(N-1)/N P g, N = {self._shards}, {self._figures('g')}",
-        )
+        name, each = "reduce-scatter gradients", gradient_wire_bytes(self.setup)
+        return self._one_way(name, "g", each, times=times, hidden=hidden)
 
     def gathered(self, when: str, *, times: int, hidden: bool) -> Transfer:
         """Return the gathering of parameters, `when` they are needed."""
-        size = params_per_rank(self.setup) * self.setup.element_bytes
-        return self._one_way(
-            f"gather parameters ({when})",
-            size=size,
-            pieces=self._pieces(size, self.setup.element_bytes),
-            times=times,
-            hidden=hidden,
-            formula=f"(N-1)/N P w, N = {self._shards}, {self._figures('w')}",
-            during="forward" if when == "forward" else "backward",
-        )
+        name, each = f"gather parameters ({when})", self.setup.element_bytes
+        sent = self._one_way(name, "w", each, times=times, hidden=hidden)
+        return replace(sent, during="forward") if when == "forward" else sent
 
-    def _one_way(
-        self,
-        name: str,
-        *,
-        size: float,
-        pieces: int,
-        times: int,
-        hidden: bool,
-        formula: str,
-        during: str = "backward",
-    ) -> Transfer:
-        group = self.shard
+    def _one_way(self, name: str, letter: str, each: int, *, times: int, hidden: bool) -> Transfer:
+        group, size = self.shard, params_per_rank(self.setup) * each
+        pieces = self._pieces(size, each)
+        figures = f"N = {self._shards}, {self._figures(letter)}{_times(times)}"
         return Transfer(
             name=name,
             group="shard",
@@ -278,8 +254,7 @@ class _Ranks:
             messages=pieces * times,
             seconds=self.fabric.all_gather_s(size / pieces, group) * pieces * times,
             hidden=hidden,
-            formula=formula + _times(times),
-            during=during,
+            formula=f"(N-1)/N P {letter}, {figures}",
             times=times,
         )
 
@@ -287,10 +262,6 @@ class _Ranks:
         """Return the parameters of a rank and their bytes: `w` of a weight, `g` of a gradient."""
         each = self.setup.element_bytes if letter == "w" else gradient_wire_bytes(self.setup)
         return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
-
-    @property
-    def _buckets(self) -> int:
-        return self._pieces(self._whole, gradient_wire_bytes(self.setup))
 
     def _pieces(self, size: float, each: int) -> int:
         """Return in how many collectives `size` bytes go, at `each` bytes per element."""

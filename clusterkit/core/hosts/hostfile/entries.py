@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from pathlib import Path
 
@@ -123,25 +123,16 @@ class Mark(Enum):
     BLANK = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of the text, so that a problem can show it."""
-
-    source: str
-    number: int
-    text: str
-
-    def problem(self, message: str, *, column: int, hint: str | None = None) -> Problem:
-        """Return a problem at `column`, which counts from 1."""
-        position = Position(source=self.source, line=self.number, column=column, text=self.text)
-        return Problem(message=message, hint=hint, position=position)
+def problem_in(line: Position, column: int, message: str, hint: str | None = None) -> Problem:
+    """Return a problem at a column of a line, which counts from 1."""
+    return Problem(message=message, hint=hint, position=replace(line, column=column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One host, or one hostlist of hosts that are alike, as the file has it."""
 
-    line: Line
+    line: Position
     column: int
     hosts: tuple[Host, ...]
     marks: Mapping[Mark, int]
@@ -153,7 +144,7 @@ class Contents:
     """All that a text holds: entries, marks of the layout, and what could not be read."""
 
     entries: list[Entry] = field(default_factory=list)
-    layout: list[tuple[Mark, Line, int]] = field(default_factory=list)
+    layout: list[tuple[Mark, Position, int]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -186,19 +177,24 @@ def read_entries(text: str, source: str) -> Contents:
     contents = Contents()
     text = text.removeprefix("\ufeff")
     lines = [
-        Line(source=source, number=number, text=line.rstrip("\r"))
+        Position(source=source, line=number, text=line.rstrip("\r"))
         for number, line in enumerate(text.split("\n"), start=1)
     ]
     for comment in _COMMENT.finditer(text):
         if comment[1] is not None:
             line = lines[text.count("\n", 0, comment.start())]
             column = comment.start() - text.rfind("\n", 0, comment.start())
-            contents.problems.append(
-                line.problem("this comment is never closed", column=column, hint="add '*/'")
-            )
+            wrong = problem_in(line, column, "this comment is never closed", "add '*/'")
+            contents.problems.append(wrong)
     bare = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
     for line, stripped in zip(lines, bare.split("\n"), strict=True):
-        _note_layout(line, stripped, contents, last=line is lines[-1])
+        if line.text and line.text.strip() and stripped.rstrip() != line.text.rstrip():
+            pairs = enumerate(zip(line.text, stripped, strict=False), start=1)
+            column = next(at for at, (char, blank) in pairs if char != blank)
+            mark = Mark.HASH if line.text[column - 1] == "#" else Mark.SLASHES
+            contents.layout.append((mark, line, column))
+        elif line is not lines[-1] and not (line.text or "").strip():
+            contents.layout.append((Mark.BLANK, line, 1))
         segments = list(_segments(stripped)) if stripped.strip() else []
         for start, segment in segments:
             reader = _EntryReader(line, start, segment)
@@ -207,18 +203,6 @@ def read_entries(text: str, source: str) -> Contents:
             if entry is not None and entry.hosts:
                 contents.entries.append(entry)
     return contents
-
-
-def _note_layout(line: Line, stripped: str, contents: Contents, *, last: bool) -> None:
-    if not line.text.strip():
-        if not last:
-            contents.layout.append((Mark.BLANK, line, 1))
-    elif stripped.rstrip() != line.text.rstrip():
-        column = next(
-            i for i, (a, b) in enumerate(zip(line.text, stripped, strict=False), 1) if a != b
-        )
-        mark = Mark.HASH if line.text[column - 1] == "#" else Mark.SLASHES
-        contents.layout.append((mark, line, column))
 
 
 def _segments(text: str) -> Iterator[tuple[int, str]]:
@@ -234,7 +218,7 @@ def _segments(text: str) -> Iterator[tuple[int, str]]:
 class _EntryReader:
     """Reads one entry, `text`, which begins at offset `start` of its line."""
 
-    def __init__(self, line: Line, start: int, text: str) -> None:
+    def __init__(self, line: Position, start: int, text: str) -> None:
         self._line = line
         self._start = start
         self._text = text
@@ -345,4 +329,4 @@ class _EntryReader:
         self._marks.setdefault(mark, self._start + at + 1)
 
     def _problem(self, message: str, at: int, hint: str | None = None) -> None:
-        self.problems.append(self._line.problem(message, column=self._start + at + 1, hint=hint))
+        self.problems.append(problem_in(self._line, self._start + at + 1, message, hint))

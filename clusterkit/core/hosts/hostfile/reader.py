@@ -13,8 +13,8 @@ from clusterkit.core.hosts.hostfile.entries import (
     Entry,
     Format,
     HostFile,
-    Line,
     Mark,
+    problem_in,
     read_entries,
     to_format,
 )
@@ -75,44 +75,40 @@ def detect(contents: Contents) -> Format:
 def _is_dash_h(contents: Contents) -> bool:
     """Whether this is the argument of `horovodrun -H` or `mpirun -host`: `h1:4,h2:4`."""
     return (
-        len({entry.line.number for entry in contents.entries}) == 1
+        len({entry.line.line for entry in contents.entries}) == 1
         and all(entry.marks.keys() == {Mark.COLON, Mark.JOINED} for entry in contents.entries)
     )  # fmt: skip
 
 
 def _collisions(entries: list[Entry]) -> Iterator[Problem]:
-    first: dict[str, int] = {}
+    first: dict[str, int | None] = {}
     total = 0
     for entry in entries:
         total += len(entry.hosts)
         if total > MAX_NAMES:
             message = f"this file names more than {MAX_NAMES:,} hosts"
-            yield entry.line.problem(message, column=entry.column)
+            yield problem_in(entry.line, entry.column, message)
             return
         for name in (host.name for host in entry.hosts):
             if name in first:
-                yield entry.line.problem(
-                    f"host {name!r} stands twice, first on line {first[name]}",
-                    column=entry.column,
-                    hint=f"name it once, with all its slots: '{name} slots=N'",
-                )
-            first.setdefault(name, entry.line.number)
+                message = f"host {name!r} stands twice, first on line {first[name]}"
+                hint = f"name it once, with all its slots: '{name} slots=N'"
+                yield problem_in(entry.line, entry.column, message, hint)
+            first.setdefault(name, entry.line.line)
 
 
 def _without_slots(entries: list[Entry], decided: Format) -> Iterator[Problem]:
     for entry in entries:
         if Mark.BARE in entry.marks:
-            yield entry.line.problem(
-                f"{decided.tool} needs the slots of every host",
-                column=entry.column,
-                hint=f"write '{entry.hosts[0].name} slots=N'",
-            )
+            message = f"{decided.tool} needs the slots of every host"
+            hint = f"write '{entry.hosts[0].name} slots=N'"
+            yield problem_in(entry.line, entry.column, message, hint)
 
 
 def _warnings(contents: Contents, decided: Format) -> Iterator[Problem]:
     """Yield each hazard once, at its first place, with the number of its other places."""
     dash_h = decided is Format.HOROVOD and _is_dash_h(contents)
-    found: dict[tuple[str, str | None], list[tuple[Line, int]]] = {}
+    found: dict[tuple[str, str | None], list[tuple[Position, int]]] = {}
     marks = [(mark, entry.line, at) for entry in contents.entries
              for mark, at in entry.marks.items()]  # fmt: skip
     for mark, line, column in contents.layout + marks:
@@ -122,9 +118,9 @@ def _warnings(contents: Contents, decided: Format) -> Iterator[Problem]:
     problems = []
     for (message, hint), places in found.items():
         line, column = places[0]
-        others = len({place.number for place, _ in places}) - 1
+        others = len({place.line for place, _ in places}) - 1
         also = f" (and on {others} more line{'s' * (others > 1)})" if others else ""
-        problems.append(line.problem(message + also, column=column, hint=hint))
+        problems.append(problem_in(line, column, message + also, hint))
     yield from sorted(problems, key=_place)
 
 
