@@ -209,4 +209,4 @@ def model_state_bytes(setup: Setup) -> float:
     # DeepSpeed moves gradients to where the optimizer is.
     gradients = each.gradients * largest.kept_trained(shares.gradients) * gpu_optimizer
     optimizer = each.optimizer * largest.kept_trained(shares.optimizer) * gpu_optimizer
-    return params + gradients + optimizer + frozen_bytes(setup, largest) * gpu_params
+    return params + gradients + optimizer + frozen_bytes(largest) * gpu_params

@@ -17,20 +17,24 @@ from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.memory.activations import kept_per_token
 from clusterkit.estimate.memory.stage import (
     LOGITS,
-    Stage,
     activations,
     fresh_gradients,
     gathered,
     gradients,
     logits,
     resident,
-    stages,
     step,
     tied_gradient,
     undivided,
     working,
 )
-from clusterkit.estimate.memory.states import bytes_of, frozen_bytes, shares_of
+from clusterkit.estimate.memory.states import (
+    Stage,
+    bytes_of,
+    frozen_bytes,
+    shares_of,
+    stages_of,
+)
 from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
 from clusterkit.estimate.setup import FSDP, Library, Offload, Optimizer, Setup
 
@@ -56,7 +60,7 @@ def memory_of(
     usual by what was measured. `first_stage` is for the first stage of a pipeline, where rank 0 is.
     """
     measured = calibration or Calibration()
-    of = stages(setup)[:1] if first_stage else stages(setup)
+    of = stages_of(setup)[:1] if first_stage else stages_of(setup)
     fullest = max((_phases(stage, measured) for stage in of), key=lambda ps: max(map(_bytes, ps)))
     reserved = _reserved(setup, fullest, measured)
     return Memory(
@@ -178,8 +182,8 @@ def host_bytes(setup: Setup) -> float:
         states *= FACTS["host_buffers"]
     states += _pinned(setup) * _ranks(setup)
     if setup.offload_activations:
-        stage = stages(setup)[0]
-        states += kept_per_token(setup) * stage.held.blocks * setup.rank_tokens * _ranks(setup)
+        stage = stages_of(setup)[0]
+        states += kept_per_token(setup) * stage.blocks * setup.rank_tokens * _ranks(setup)
     return states
 
 
@@ -201,7 +205,7 @@ def _pinned(setup: Setup) -> float:
     total = 0.0
     if setup.offload_optimizer is Offload.NVME:
         shares = shares_of(setup)
-        owned = max(stage.held.kept_trained(shares.optimizer) for stage in stages(setup))
+        owned = max(stage.kept_trained(shares.optimizer) for stage in stages_of(setup))
         total += 4 * FACTS["optimizer_buffers"] * min(owned, FACTS["sub_group_params"])
     if setup.offload_params is Offload.NVME:
         total += bytes_of(setup).params * FACTS["param_buffer_elements"]
@@ -211,13 +215,13 @@ def _pinned(setup: Setup) -> float:
 def _offloaded(setup: Setup, where: Offload) -> float:
     """Return the bytes of one rank that are kept in that place."""
     each, shares = bytes_of(setup), shares_of(setup)
-    held = max((stage.held for stage in stages(setup)), key=lambda held: held.params)
+    held = max(stages_of(setup), key=lambda held: held.params)
     optimizer = held.kept_trained(shares.optimizer)
     total = 0.0
     if setup.offload_optimizer is where:
         total += each.optimizer * optimizer + 4 * held.kept_trained(shares.gradients)
     if setup.offload_params is where:
-        total += each.params * held.kept_trained(shares.params) + frozen_bytes(setup, held)
+        total += each.params * held.kept_trained(shares.params) + frozen_bytes(held)
     if where is Offload.CPU and setup.optimizer is Optimizer.PAGED_ADAMW_8BIT:
         total += 2 * optimizer
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.core.data import read_table
@@ -16,18 +15,13 @@ from clusterkit.estimate.memory.activations import (
     working_per_token,
 )
 from clusterkit.estimate.memory.states import (
-    Bytes,
-    Held,
-    Shares,
-    bytes_of,
+    Stage,
     frozen_bytes,
     frozen_width,
     on_gpu,
-    shares_of,
-    stages_of,
 )
 from clusterkit.estimate.results import Kind, Term
-from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Setup, Sharding
+from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Sharding
 
 _TERMS = {row["name"]: row for row in read_table(Path(__file__).with_name("terms.tsv"))}
 LOGITS = "logits"
@@ -35,50 +29,14 @@ _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _HALF = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One stage, and what its tensors are worked out from."""
-
-    setup: Setup
-    held: Held
-    each: Bytes
-    shares: Shares
-    first: bool
-
-    @property
-    def unreduced(self) -> bool:
-        """Whether FSDP keeps whole gradients between micro batches; a pipeline always does so."""
-        setup = self.setup
-        return (
-            setup.library in FSDP
-            and setup.accumulation > 1
-            and (setup.no_sync or setup.pp > 1)
-            and not setup.optimizer_in_backward
-        )
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether gradients are there while the next micro batch goes forward."""
-        return self.setup.accumulation > 1 or self.setup.library is Library.MEGATRON
-
-
-def stages(setup: Setup) -> tuple[Stage, ...]:
-    """Return the stages that may need most memory."""
-    each, shares = bytes_of(setup), shares_of(setup)
-    return tuple(
-        Stage(setup=setup, held=held, each=each, shares=shares, first=number == 0)
-        for number, held in enumerate(stages_of(setup))
-    )
-
-
 def resident(stage: Stage) -> Iterator[Term]:
     """Yield what is there all the time: parameters, optimizer states, buckets of DDP."""
-    setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
+    setup, each, shares = stage.setup, stage.each, stage.shares
     if setup.adapter is not None and on_gpu(setup.offload_params):
         each_frozen = FACTS["nf4_bytes"] if setup.adapter.quantized else frozen_width(setup)
         form = f"{each_frozen:g} P"
         yield _term(
-            "frozen weights", frozen_bytes(setup, held), _formula(form, held.params, shares.params)
+            "frozen weights", frozen_bytes(stage), _formula(form, stage.params, shares.params)
         )
     if on_gpu(setup.offload_params):
         yield _states(stage, "parameters", each.params, shares.params)
@@ -102,16 +60,16 @@ def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:
 
 def fresh_gradients(stage: Stage) -> Iterator[Term]:
     """Yield gradients that are there only until they are reduced."""
-    setup, held, each = stage.setup, stage.held, stage.each
+    setup, each = stage.setup, stage.each
     if setup.library in FSDP and setup.adapter is None:
         reduced = 2 if each.params == each.product == _HALF else 4
         yield _term(
             "gradients that are being reduced",
-            (each.product + reduced) * held.block,
-            f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
+            (each.product + reduced) * stage.block,
+            f"({each.product:g} + {reduced}) x {_short(stage.block)} of a block",
         )
     elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
-        bucket = min(FACTS["deepspeed_bucket_elements"], held.trained)
+        bucket = min(FACTS["deepspeed_bucket_elements"], stage.trained)
         yield _term(
             "buckets of gradients",
             each.product * 2 * bucket,
@@ -122,7 +80,7 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
 def tied_gradient(stage: Stage) -> Iterator[Term]:
     """Yield the second gradient of an embedding that is the head as well, before they are added."""
     setup, model = stage.setup, stage.setup.model
-    if not model.tied or setup.adapter is not None or not (stage.first and stage.held.has_head):
+    if not model.tied or setup.adapter is not None or not (stage.first and stage.has_head):
         return
     part = model.vocab * model.hidden / setup.tp
     each = stage.each.gradients
@@ -153,27 +111,27 @@ def undivided(stage: Stage) -> Iterator[Term]:
 
 def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
     """Yield what ranks gather or cast for products, with `blocks` blocks at once."""
-    setup, held, each = stage.setup, stage.held, stage.each
+    setup, each = stage.setup, stage.each
     # FSDP1 with one rank turns itself into NO_SHARD.
     alone = setup.library is Library.FSDP1 and setup.shard_ranks == 1
     if setup.library in FSDP and setup.sharding is not Sharding.NONE and not alone:
         whole = setup.pp > 1 or setup.sharding is Sharding.GRADIENTS
         # FSDP1 keeps the root until the backward pass; FSDP2 is told to let it go, usually.
         with_root = root or setup.library is Library.FSDP1
-        parts = held.root * with_root + blocks * held.block
-        params = held.params if whole else parts
+        parts = stage.root * with_root + blocks * stage.block
+        params = stage.params if whole else parts
         what = (
             "all of the stage" if whole else f"{blocks} of the blocks{' and the root' * with_root}"
         )
         source = "torch.distributed.fsdp: what is not resharded after the forward pass"
     elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
-        params = min(held.params, FACTS["live_params"] + held.block)
+        params = min(stage.params, FACTS["live_params"] + stage.block)
         what, source = "stage3_max_live_parameters and a block", "DeepSpeed, stage3.py"
     elif _casts(stage):
-        params = held.params - setup.model.embedding_params / setup.tp
+        params = stage.params - setup.model.embedding_params / setup.tp
         if setup.adapter is not None and setup.checkpointing is Checkpointing.FULL:
             # The cache is of trained weights; a frozen one is kept as its product's input only.
-            params = min(params, blocks * held.block)
+            params = min(params, blocks * stage.block)
         what, source = "what autocast casts", "torch.autocast caches weights of 16 bits"
     else:
         return
@@ -196,7 +154,7 @@ def activations(stage: Stage) -> Iterator[Term]:
     """Yield what the blocks keep for their backward pass."""
     setup = stage.setup
     waiting = in_flight(setup, first=stage.first)
-    blocks = float(stage.held.blocks)
+    blocks = float(stage.blocks)
     if setup.offload_activations:
         blocks = min(blocks, FACTS["offloaded_blocks"])
     each, tokens = kept_per_token(setup), setup.rank_tokens
@@ -222,7 +180,7 @@ def working(stage: Stage) -> Iterator[Term]:
 def logits(stage: Stage) -> Iterator[Term]:
     """Yield what the loss needs, on the stage that has the head."""
     setup = stage.setup
-    if not stage.held.has_head:
+    if not stage.has_head:
         return
     count, each = logits_of(setup), bytes_per_logit(setup)
     if not each:
@@ -241,7 +199,7 @@ def step(stage: Stage) -> Iterator[Term]:
     setup, each, shares = stage.setup, stage.each, stage.shares
     if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer) or not each.step:
         return
-    owned = stage.held.kept_trained(shares.optimizer)
+    owned = stage.kept_trained(shares.optimizer)
     if setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
         owned = min(owned, FACTS["sub_group_params"])
     yield _term(
@@ -250,11 +208,12 @@ def step(stage: Stage) -> Iterator[Term]:
 
 
 def _states(stage: Stage, name: str, each: float, share: float) -> Term:
-    held = stage.held
-    kept = held.kept_trained(share)
-    formula = _formula(f"{each:g} P", held.trained, share)
-    if kept != held.trained * share:
-        formula = f"{each:g} x {_short(kept)}, of which experts over 1 / {held.ep} of the ranks"
+    kept = stage.kept_trained(share)
+    formula = _formula(f"{each:g} P", stage.trained, share)
+    if kept != stage.trained * share:
+        formula = (
+            f"{each:g} x {_short(kept)}, of which experts over 1 / {stage.setup.ep} of the ranks"
+        )
     source = f"bytes per parameter of {stage.setup.library} in {stage.setup.precision}"
     return _term(name, each * kept, formula, source)
 

@@ -119,9 +119,13 @@ def shares_of(setup: Setup) -> Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Parameters that one pipeline stage holds on one of its tensor-parallel ranks."""
+class Stage:
+    """One pipeline stage on one of its tensor-parallel ranks: the parameters that it holds."""
 
+    setup: Setup
+    each: Bytes
+    shares: Shares
+    first: bool
     blocks: int
     """How many blocks."""
     params: float
@@ -134,7 +138,6 @@ class Held:
     has_head: bool
     experts: float = 0.0
     """Those of `params` that are experts: `1 / ep` of all of them."""
-    ep: int = 1
 
     def kept(self, share: float) -> float:
         """Return the parameters that a rank keeps where data-parallel ranks keep `share` of theirs.
@@ -142,23 +145,35 @@ class Held:
         Ranks that divide the experts are some of those: an expert has `ep` times fewer copies to be
         sharded over, so that expert parallelism leaves fully sharded states as large as they were.
         """
-        return (self.params - self.experts) * share + self.experts * min(1.0, share * self.ep)
+        return (self.params - self.experts) * share + self.experts * min(1.0, share * self.setup.ep)
 
     def kept_trained(self, share: float) -> float:
         """Return the same of the parameters that get gradients; no adapter is divided by `ep`."""
         return self.kept(share) if self.trained == self.params else self.trained * share
 
+    @property
+    def unreduced(self) -> bool:
+        """Whether FSDP keeps whole gradients between micro batches; a pipeline always does so."""
+        setup = self.setup
+        several = setup.accumulation > 1 and not setup.optimizer_in_backward
+        return setup.library in FSDP and several and (setup.no_sync or setup.pp > 1)
 
-def stages_of(setup: Setup) -> tuple[Held, ...]:
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients are there while the next micro batch goes forward."""
+        return self.setup.accumulation > 1 or self.setup.library is Library.MEGATRON
+
+
+def stages_of(setup: Setup) -> tuple[Stage, ...]:
     """Return the stages of a pipeline that may need most: the first and the last."""
     if setup.pp == 1:
-        return (_held(setup, setup.model.layers, first=True, last=True),)
+        return (_stage(setup, setup.model.layers, first=True, last=True),)
     blocks = -(-setup.model.layers // setup.pp)
-    first = _held(setup, blocks, first=True, last=False)
-    return (first, _held(setup, blocks, first=False, last=True))
+    first = _stage(setup, blocks, first=True, last=False)
+    return (first, _stage(setup, blocks, first=False, last=True))
 
 
-def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
+def _stage(setup: Setup, blocks: int, *, first: bool, last: bool) -> Stage:
     model = setup.model
     block = _block(setup) / setup.tp
     head = model.vocab * model.hidden
@@ -175,7 +190,11 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
     if setup.adapter is not None:
         copies = root if setup.adapter.on_embeddings else 0
         adapters = (blocks * adapter_params(model, setup.adapter) + copies) / setup.tp
-    return Held(
+    return Stage(
+        setup=setup,
+        each=bytes_of(setup),
+        shares=shares_of(setup),
+        first=first,
         blocks=blocks,
         params=params,
         root=root / setup.tp,
@@ -183,7 +202,6 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
         trained=adapters if setup.adapter else params,
         has_head=last,
         experts=experts / (setup.tp * setup.ep),
-        ep=setup.ep,
     )
 
 
@@ -209,15 +227,16 @@ def adapter_params(model: ModelShape, adapter: Adapter) -> float:
     return adapter.rank * sides
 
 
-def frozen_bytes(setup: Setup, held: Held) -> float:
+def frozen_bytes(stage: Stage) -> float:
     """Return the bytes of the weights beside the adapters that a rank keeps."""
+    setup = stage.setup
     if setup.adapter is None:
         return 0.0
-    kept = held.kept(shares_of(setup).params)
+    kept, width = stage.kept(stage.shares.params), frozen_width(setup)
     if not setup.adapter.quantized:
-        return frozen_width(setup) * kept
-    of_blocks = FACTS["nf4_bytes"] * held.blocks * held.block + frozen_width(setup) * held.root
-    return of_blocks * kept / held.params
+        return width * kept
+    of_blocks = FACTS["nf4_bytes"] * stage.blocks * stage.block + width * stage.root
+    return of_blocks * kept / stage.params
 
 
 def frozen_width(setup: Setup) -> float:
@@ -236,13 +255,13 @@ def params_per_rank(setup: Setup) -> float:
     Those of the fullest pipeline stage, for which the others wait; with adapters, those that are
     trained: nothing else is exchanged.
     """
-    return max(held.trained for held in stages_of(setup))
+    return max(stage.trained for stage in stages_of(setup))
 
 
 def owned_params(setup: Setup) -> float:
     """Return the trained parameters whose optimizer states a rank keeps, and which it steps."""
     share = shares_of(setup).optimizer
-    return max(held.kept_trained(share) for held in stages_of(setup))
+    return max(stage.kept_trained(share) for stage in stages_of(setup))
 
 
 def gradient_wire_bytes(setup: Setup) -> int:
