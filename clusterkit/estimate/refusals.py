@@ -48,18 +48,14 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
     senseless = [absurd(name, getattr(setup, name)) for name in counts]
     if any(senseless):
         return tuple(filter(None, senseless))  # the rest divides by these numbers
-    rules = (
-        _machines,
-        _experts,
-        _tensor_ranks,
-        _pipeline,
-        _sequence,
-        _precision,
-        _sharding,
-        _offload,
-        _megatron,
+    return tuple(
+        problem
+        for rule in (
+            *(_machines, _experts, _tensor_ranks, _pipeline, _sequence),
+            *(_sharding, _offload, _megatron),
+        )
+        for problem in rule(setup)
     )
-    return tuple(problem for rule in rules for problem in rule(setup))
 
 
 def absurd(name: str, number: int) -> Problem | None:
@@ -115,19 +111,15 @@ def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
     model, tp = setup.model, setup.tp
     if setup.library is Library.DDP and tp > 1:
         yield _problem("ddp-tp", setup)
-    parts = [
-        ("attention heads", model.heads),
-        ("heads of keys and values", model.kv_heads),
-        ("columns of the MLP", model.ffn),
-    ]
+    parts = {"attention heads": model.heads, "heads of keys and values": model.kv_heads}
+    parts["columns of the MLP"] = model.ffn
     if setup.library is not Library.MEGATRON:  # it pads the vocabulary by itself
-        parts.append(("words of the vocabulary", model.vocab))
-    uneven = [f"{number} {what}" for what, number in parts if number and number % tp]
+        parts["words of the vocabulary"] = model.vocab
+    uneven = [f"{number} {what}" for what, number in parts.items() if number % tp]
     if uneven:
         most = min(setup.gpus, _MOST_RANKS)
-        works = [t for t in range(1, most + 1) if not any(n % t for _, n in parts)]
-        below = [t for t in works if t < tp]
-        above = [t for t in works if t > tp]
+        works = [t for t in range(1, most + 1) if not any(n % t for n in parts.values())]
+        below, above = [t for t in works if t < tp], [t for t in works if t > tp]
         near = _either(below[-3:] + above[:2])
         yield _problem("tp", setup, uneven=" and the ".join(uneven), works=near)
     if setup.sequence_parallel and tp > 1 and setup.seq % tp:
@@ -178,20 +170,15 @@ def _divisor_below(number: int, limit: int) -> int:
 
 
 def _sequence(setup: Setup) -> Iterator[Problem]:
-    unit = 2 * setup.cp
-    if setup.model.learned_positions and setup.seq > setup.model.learned_positions:
-        yield _problem("positions", setup)
-    if setup.cp > 1 and setup.seq % unit:
-        yield _problem("cp-sequence", setup, unit=unit, longer=_multiple(setup.seq, unit))
-
-
-def _precision(setup: Setup) -> Iterator[Problem]:
-    gpu, instead = setup.gpu, "bf16" if setup.gpu.has_bf16 else "fp16"
+    unit, gpu = 2 * setup.cp, setup.gpu
     cases = {
+        "positions": 0 < setup.model.learned_positions < setup.seq,
+        "cp-sequence": setup.cp > 1 and setup.seq % unit > 0,
         "bf16": setup.precision in _BF16 and not gpu.has_bf16,
         "fp8": setup.precision is Precision.FP8 and gpu.fp8_tflops is None,
     }
-    yield from _those(cases, setup, instead=instead)
+    values = {"unit": unit, "longer": _multiple(setup.seq, unit)}
+    yield from _those(cases, setup, instead="bf16" if gpu.has_bf16 else "fp16", **values)
 
 
 def _sharding(setup: Setup) -> Iterator[Problem]:

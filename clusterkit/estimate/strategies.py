@@ -95,9 +95,8 @@ def strategy_named(text: str) -> Strategy:
     """
     base, *added = text.strip().lower().split("+")
     if not base.strip():
-        raise UserError(
-            "--strategy names none", hint="--strategy fsdp, or one of clusterkit explain strategies"
-        )
+        hint = "--strategy fsdp, or one of clusterkit explain strategies"
+        raise UserError("--strategy names none", hint=hint)
     ranks: dict[str, Any] = {name: int(number) for name, number in _RANKS.findall(base)}
     if 0 in ranks.values():
         raise UserError(f"no ranks at all in the strategy {text!r}", hint="numbers from 1 on")
@@ -107,10 +106,8 @@ def strategy_named(text: str) -> Strategy:
     if strategy is None:
         raise UserError(f"unknown strategy {text!r}", hint=choices_hint(base, _BY_NAME))
     if unknown is not None:
-        raise UserError(
-            f"unknown addition {unknown!r} to the strategy {strategy.name}",
-            hint=choices_hint(unknown, _ADDED),
-        )
+        message = f"unknown addition {unknown!r} to the strategy {strategy.name}"
+        raise UserError(message, hint=choices_hint(unknown, _ADDED))
     for addition in (_ADDED[word.strip()] for word in added):
         ranks["adapter" if isinstance(addition, Adapter) else "checkpointing"] = addition
     return replace(strategy, **ranks)

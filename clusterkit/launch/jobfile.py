@@ -13,7 +13,7 @@ from clusterkit.config import fields, sources
 from clusterkit.config.document import Document, in_order, parse_document, read_own_text
 from clusterkit.config.validate import validate
 from clusterkit.core import shell
-from clusterkit.core.errors import Position, UserError
+from clusterkit.core.errors import Position, Problem, UserError
 from clusterkit.launch.options import Row, job_options
 
 
@@ -64,26 +64,23 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> GivenJob:
         UserError: with every problem of the file.
     """
     source = sources.display(path.absolute(), cwd or Path.cwd())
-    document = parse_document(
-        read_own_text(
-            path,
-            source=source,
-            use="submit what it says",
-            hint=f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-job",
-        ),
-        source=source,
-        hyphens=True,
-    )
+    hint = f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-job"
+    text = read_own_text(path, source=source, use="submit what it says", hint=hint)
+    document = parse_document(text, source=source, hyphens=True)
     if document.data is None:
-        raise UserError(
-            f"{source} is empty", hint="write the flags of a job as keys, such as `nodes: 2`"
-        )
-    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+        hint = "write the flags of a job as keys, such as `nodes: 2`"
+        raise UserError(f"{source} is empty", hint=hint)
+    values, problems = _read(document)
     if problems:
         raise UserError(problems=in_order(problems))
-    given = {key: getattr(model, key) for key in JobFile.model_fields}
-    values = {key: value for key, value in given.items() if value is not None}
     return GivenJob(values=values, document=document)
+
+
+def _read(document: Document) -> tuple[Mapping[str, Any], tuple[Problem, ...]]:
+    """Return the values that a document gives, and what is wrong with it."""
+    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+    given = {key: getattr(model, key) for key in JobFile.model_fields}
+    return {key: value for key, value in given.items() if value is not None}, problems
 
 
 def checked_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,9 +89,7 @@ def checked_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         UserError: with every problem of them.
     """
-    document = Document(source="the arguments", text="", data=dict(values))
-    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+    found, problems = _read(Document(source="the arguments", text="", data=dict(values)))
     if problems:
         raise UserError(problems=[replace(problem, position=None) for problem in problems])
-    found = {key: getattr(model, key) for key in values}
-    return {key: value for key, value in found.items() if value is not None}
+    return found

@@ -178,13 +178,10 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
     text = _render(
         "compose/compose.yaml.j2",
         plan,
-        project=_project(plan),
+        **_of_compose(plan),
         summary=summary(inside),
         image=container.image if container else plan.cluster.image or default_image,
-        node_script=COMPOSE_NODE,
-        script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
         nccl_env=[pair for pair in plan.env.items() if pair[0].startswith("NCCL_")],
-        workdir_mount=f"{plan.workdir}:{plan.workdir}",
         mounts=container.mounts if container else plan.cluster.mounts,
         shm_size=container.shm_size if container else plan.cluster.shm_size,
         gpus="all" if gpus else None,
@@ -192,9 +189,14 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
     return [RenderedFile(name="compose.yaml", text=text), _node(inside, name=COMPOSE_NODE)]
 
 
-def _project(plan: LaunchPlan) -> str:
-    """Return a name that Compose accepts for a project."""
-    return re.sub(r"[^a-z0-9_-]+", "-", plan.name.lower()).strip("-_") or "train"
+def _of_compose(plan: LaunchPlan) -> dict[str, str]:
+    """Return what every compose file of a plan has: a name that Compose accepts, and mounts."""
+    return {
+        "project": re.sub(r"[^a-z0-9_-]+", "-", plan.name.lower()).strip("-_") or "train",
+        "node_script": COMPOSE_NODE,
+        "script_mount": f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
+        "workdir_mount": f"{plan.workdir}:{plan.workdir}",
+    }
 
 
 def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[RenderedFile]:
@@ -218,16 +220,13 @@ def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[Render
         text = _render(
             "compose/host.yaml.j2",
             plan,
+            **_of_compose(plan),
             host=host,
             file_name=f"compose-{host}.yaml",
-            project=_project(plan),
             summary=summary(plan),
             image=container.image,
             environment=tuple(defaults.items()),
             needs_token=PEERS in plan.command.files and len(used) > 1,
-            node_script=COMPOSE_NODE,
-            script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
-            workdir_mount=f"{plan.workdir}:{plan.workdir}",
             gpus=plan.cluster.gpu_request is not GpuRequest.NONE,
         )
         files.append(RenderedFile(name=f"compose-{host}.yaml", text=text))

@@ -111,25 +111,24 @@ def _shapes(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _refusal(spec: str, parsed: Mapping[str, Any]) -> UserError:
-    name = parsed.get("name")
+    name, hint = parsed.get("name"), _HINT
     match parsed["refused"]:
         case "torch":
             message = f"tracing a module needs torch, which {sys.executable} has not"
-            return UserError(message, hint=f"pip install torch, {_CONFIG_HINT}")
+            hint = f"pip install torch, {_CONFIG_HINT}"
         case "file":
-            return UserError(f"there is no {name}", hint=_HINT)
+            message = f"there is no {name}"
         case "module":
             message = f"there is no Python module {name!r} in this folder or on PYTHONPATH"
-            return UserError(message, hint=_HINT)
         case "name":
             message = f"{spec.rpartition(':')[0]} has no {name!r}"
-            return UserError(message, hint=choices_hint(str(name), parsed["known"]))
+            hint = choices_hint(str(name), parsed["known"])
         case "arguments":
             message = f"{spec} cannot be called without arguments: {parsed['why']}"
-            return UserError(message, hint="write a function that needs none and returns the model")
+            hint = "write a function that needs none and returns the model"
         case _:
             message = f"{spec} gives a {name}, no torch.nn.Module"
-            return UserError(message, hint=_HINT)
+    return UserError(message, hint=hint)
 
 
 def _failure(spec: str, step: str, answer: Answer) -> UserError:

@@ -163,16 +163,9 @@ def _ranks_and_batch(options: EstimateOptions, strategy: Strategy | None) -> dic
         accumulation=steps,
         global_batch=options.global_batch,
     )
-    return {
-        "gpus": gpus,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "vpp": options.vpp or 1,
-        "ep": options.ep or 1,
-        "micro_batch": batch.micro_batch,
-        "global_batch": batch.global_batch,
-    }
+    ranks = {"tp": tp, "pp": pp, "cp": cp, "vpp": options.vpp or 1, "ep": options.ep or 1}
+    sizes = {"micro_batch": batch.micro_batch, "global_batch": batch.global_batch}
+    return {"gpus": gpus, **ranks, **sizes}
 
 
 def _refuse_numbers(options: EstimateOptions, reader: _Reader) -> None:
@@ -244,47 +237,33 @@ def _completed(strategy: Strategy, options: EstimateOptions, offload: Offload | 
     Raises:
         UserError: name and flags contradict each other.
     """
+    needed = strategy.dp or 0
     for name in ("tp", "pp", "cp"):
         chosen, flag = getattr(strategy, name), getattr(options, name)
+        needed *= chosen or flag or 1
         if None not in {chosen, flag} and chosen != flag:
-            raise UserError(
-                f"--strategy {options.strategy} and --{name} {flag} contradict each other",
-                hint=f"leave --{name} out",
-            )
-    ranks = [getattr(strategy, name) or getattr(options, name) or 1 for name in ("tp", "pp", "cp")]
-    needed = math.prod(ranks) * (strategy.dp or 0)
+            message = f"--strategy {options.strategy} and --{name} {flag} contradict each other"
+            raise UserError(message, hint=f"leave --{name} out")
     if strategy.dp is not None and options.gpus != needed:
-        raise UserError(
-            f"--strategy {options.strategy} is for {needed} GPUs, not for {options.gpus}",
-            hint=f"--gpus {needed}, or a name without dp",
-        )
+        message = f"--strategy {options.strategy} is for {needed} GPUs, not for {options.gpus}"
+        raise UserError(message, hint=f"--gpus {needed}, or a name without dp")
     if strategy.name == "single" and options.gpus != 1:
-        raise UserError(
-            f"the strategy single is for one GPU, not for {options.gpus}",
-            hint="--gpus 1, or --strategy ddp",
-        )
+        message = f"the strategy single is for one GPU, not for {options.gpus}"
+        raise UserError(message, hint="--gpus 1, or --strategy ddp")
     if offload is None or offload is strategy.offload:
         return strategy
     if strategy.offload is not Offload.NONE:
-        raise UserError(
-            f"--strategy {strategy.name} and --offload {offload} contradict each other",
-            hint="leave --offload out",
-        )
+        message = f"--strategy {strategy.name} and --offload {offload} contradict each other"
+        raise UserError(message, hint="leave --offload out")
     base = {"fsdp-shard-grad-op": "fsdp"}.get(strategy.name, strategy.name)
     suffix = "nvme" if offload is Offload.NVME else "offload"
     try:
         offloaded = strategy_named(f"{base}-{suffix}")
     except UserError:
-        raise UserError(
-            f"{strategy.name} offloads nothing to {offload}",
-            hint="--strategy zero2-offload, zero3-offload, fsdp-offload or zero3-nvme",
-        ) from None
-    return replace(
-        strategy,
-        name=offloaded.name,
-        offload_optimizer=offloaded.offload_optimizer,
-        offload_params=offloaded.offload_params,
-    )
+        hint = "--strategy zero2-offload, zero3-offload, fsdp-offload or zero3-nvme"
+        raise UserError(f"{strategy.name} offloads nothing to {offload}", hint=hint) from None
+    places = {name: getattr(offloaded, name) for name in ("offload_optimizer", "offload_params")}
+    return replace(strategy, name=offloaded.name, **places)
 
 
 def _adapter(options: EstimateOptions, strategy: Strategy | None) -> Adapter | None:

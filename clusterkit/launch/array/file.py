@@ -52,17 +52,12 @@ def load_sweep_file(path: Path, *, cwd: Path) -> Sweep:
         UserError: with the place of every mistake.
     """
     source = sources.display(path.absolute(), cwd)
-    text = read_own_text(
-        path,
-        source=source,
-        use="submit the jobs that it lists",
-        hint=f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-jobs",
-    )
+    hint = f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-jobs"
+    text = read_own_text(path, source=source, use="submit the jobs that it lists", hint=hint)
     rows = _table(text, source) if path.suffix.lower() == ".csv" else _list(path, text, source)
     if not rows:
-        raise UserError(
-            f"{source} lists no jobs", hint="one entry for each job, such as {lr: 1e-3}"
-        )
+        hint = "one entry for each job, such as {lr: 1e-3}"
+        raise UserError(f"{source} lists no jobs", hint=hint)
     return numbered(rows, source=source)
 
 
@@ -109,7 +104,14 @@ def _table(text: str, source: str) -> list[Mapping[str, str]]:
     if not lines:
         return []
     (number, keys), *rows = lines
-    wrong = [(number, *mistake) for mistake in _wrong_keys(keys)]
+    wrong = []
+    for key, times in Counter(keys).items():
+        if not KEY.fullmatch(key):
+            wrong.append(
+                (number, f"{key!r} is no key", f"the first line names the keys: {_KEY_HINT}")
+            )
+        elif times > 1:
+            wrong.append((number, f"{key} stands twice", "one column for each key"))
     hint = "a value with a comma stands in double quotes"
     wrong += [
         (line, f"{len(row)} values for {len(keys)} keys", hint)
@@ -124,11 +126,3 @@ def _table(text: str, source: str) -> list[Mapping[str, str]]:
             ]
         )
     return [dict(zip(keys, row, strict=True)) for _, row in rows]
-
-
-def _wrong_keys(keys: list[str]) -> Iterator[tuple[str, str]]:
-    for key, times in Counter(keys).items():
-        if not KEY.fullmatch(key):
-            yield f"{key!r} is no key", f"the first line names the keys: {_KEY_HINT}"
-        elif times > 1:
-            yield f"{key} stands twice", "one column for each key"

@@ -159,10 +159,8 @@ def numbered(rows: Iterable[Mapping[str, str]], *, source: str) -> Sweep:
 
 def _require_few(count: int, source: str) -> None:
     if count > MOST:
-        raise UserError(
-            f"{source} describes {count} jobs, and an array has at most {MOST}",
-            hint="leave values out, or submit several arrays",
-        )
+        message = f"{source} describes {count} jobs, and an array has at most {MOST}"
+        raise UserError(message, hint="leave values out, or submit several arrays")
 
 
 def choose(sweep: Sweep, text: str) -> Sweep:
@@ -190,9 +188,8 @@ def choose(sweep: Sweep, text: str) -> Sweep:
 
 def fold_numbers(numbers: Iterable[int]) -> str:
     """Return numbers as `choose` reads them: `0-3,7`."""
-    ordered = sorted(set(numbers))
     runs: list[list[int]] = []
-    for number in ordered:
+    for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1][1:] = [number]
         else:

@@ -146,17 +146,14 @@ def check_mpi_options(framework: str, options: Mapping[str, str], *, under_slurm
                 "--env OMPI_MCA_...=, MPIR_CVAR_...=, I_MPI_...=",
             )
         if value not in _MPI_CHOICES.get(key, (value,)):
-            raise UserError(
-                f"{framework}.{key}={value}", hint=choices_hint(value, _MPI_CHOICES[key])
-            )
+            hint = choices_hint(value, _MPI_CHOICES[key])
+            raise UserError(f"{framework}.{key}={value}", hint=hint)
         if not value:
             raise UserError(f"{framework}.{key} has no value", hint=f"{framework}.{key}=VALUE")
     srun = options.get("launcher") == "srun"
     if srun and not under_slurm:
-        raise UserError(
-            f"{framework}.launcher=srun: only a Slurm cluster has srun",
-            hint="leave it out: mpirun starts the ranks",
-        )
+        message = f"{framework}.launcher=srun: only a Slurm cluster has srun"
+        raise UserError(message, hint="leave it out: mpirun starts the ranks")
     if "pmi" in options and not srun:
         hint = f"--set {framework}.launcher=srun, or leave it out"
         raise UserError(f"{framework}.pmi is for srun", hint=hint)
