@@ -6,22 +6,11 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError
 
 FILE_NAME = "clusterkit.yaml"
 PREFIX = "CLUSTERKIT_"
-
-FLAG_VARIABLES = frozenset(
-    PREFIX + name
-    for name in (
-        "CLUSTER", "CONFIG_FILE", "CONTAINER", "DEBUG", "DEFAULT_CLUSTER", "DOCKER", "ENV",
-        "EXCLUDE", "FIXTURES", "FRAMEWORK", "GOLDEN", "IMAGES_APT_SOURCES", "IMAGES_CA",
-        "IMAGES_NETWORK", "IMAGES_PIP_CONF", "IMAGES_REGISTRY", "IMAGES_ROOT", "IMAGES_VARIANT",
-        "JOB", "LAB", "NAME", "NODES", "OUTPUT", "PREFLIGHT",
-        "REQUEUE", "RUN_FOLDER", "WHEELS", "WORKER_PYTHON",
-    )
-)  # fmt: skip
-"""Variables that are read elsewhere: by flags, inside a job, and by our tests."""
 
 
 def named_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
@@ -102,7 +91,9 @@ def variable(key: str) -> str:
 
 def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[Problem, ...]:
     """Return one problem for each `CLUSTERKIT_*` variable that nothing reads."""
-    known = {variable(key) for key in keys} | FLAG_VARIABLES
+    others = read_table(Path(__file__).with_name("variables.tsv"))
+    names = (*keys, *(name for row in others for name in row["names"].split()))
+    known = {variable(name) for name in names}
     # The common prefix would make every name look close.
     words = {name.removeprefix(PREFIX).lower(): name for name in known}
     problems = []

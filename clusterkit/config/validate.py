@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,32 +11,13 @@ from pydantic_core import ErrorDetails
 
 from clusterkit.config.document import Document, KeyPath, Value, dotted
 from clusterkit.config.fields import Room, ValueProblemError
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, choices_hint, did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _CHOICES = frozenset({"enum", "literal_error"})
-_BOUNDS = {
-    "greater_than_equal": ("at least", "ge"),
-    "less_than_equal": ("at most", "le"),
-    "greater_than": ("more than", "gt"),
-    "less_than": ("less than", "lt"),
-}
-_MAPPING = ("a mapping (key: value)", None)
-_LIST = ("a list", "write [first, second]")
-_WANTED: dict[str, tuple[str, str | None]] = {
-    "int_": ("a whole number", None),
-    "finite_number": ("a number", None),
-    "bool_": ("true or false", None),
-    "string_type": ("a text", 'quote it, or write "" for an empty one'),
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-    "dict_type": _MAPPING,
-    "mapping_type": _MAPPING,
-    "list_type": _LIST,
-    "tuple_type": _LIST,
-}
-"""Start of pydantic's error type -> what was wanted instead, and a hint."""
+_TYPES = tuple(read_table(Path(__file__).with_name("complaints.tsv")))
 
 _ROUNDS = 3
 """Validators that stop at their first complaint may leave another for the next round."""
@@ -84,12 +66,12 @@ def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind in _CHOICES:
         return f"{name} cannot be {shown(value)}", _one_of(value, str(context["expected"]))
-    if kind in _BOUNDS:
-        word, bound = _BOUNDS[kind]
-        return f"{name} must be {word} {context[bound]}, not {value}", None
-    for prefix, (wanted, hint) in _WANTED.items():
-        if kind.startswith(prefix):
-            return f"{name} must be {wanted}, not {shown(value)}", hint
+    for row in _TYPES:
+        if kind.startswith(row["type"]):
+            wanted, bound = f"{name} must be {row['wanted']}", row["bound"]
+            if bound:
+                return f"{wanted} {context[bound]}, not {value}", None
+            return f"{wanted}, not {shown(value)}", row["hint"] or None
     cause = context.get("error")
     if isinstance(cause, ValueError):
         return f"{name}: {cause}", cause.hint if isinstance(cause, ValueProblemError) else None

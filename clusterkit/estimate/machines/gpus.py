@@ -88,18 +88,6 @@ class Gpu:
         return known.get(self.arch, known["usual"])
 
 
-_FIGURES: Mapping[str, tuple[str, float, float]] = {
-    "memory": ("memory_gb", 1, 10_000),
-    "usable": ("usable_gib", 1, 10_000),
-    "bf16": ("bf16_tflops", 0.1, 1_000_000),
-    "fp16": ("fp16_tflops", 0.1, 1_000_000),
-    "fp8": ("fp8_tflops", 0.1, 1_000_000),
-    "mamf": ("mamf_tflops", 0.1, 1_000_000),
-    "bandwidth": ("memory_gbs", 1, 1_000_000),
-    "nvlink": ("nvlink_busbw_gbs", 1, 1_000_000),
-    "pcie": ("pcie_gen", 1, 8),
-}
-"""The field of each word, and between which numbers any GPU has it, for some years to come."""
 OWN_FIGURES = (
     "NAME:memory=48,bf16=200,bandwidth=900 gives your own (GB, TFLOP/s, GB/s; also "
     "usable=GiB, fp16=, fp8=, nvlink=GB/s, pcie=GENERATION, mamf=)"
@@ -190,9 +178,10 @@ def _own(name: str, text: str) -> Gpu:
 
     What was measured with the old figures of a known one does not hold for the new.
     """
-    limits = {word: (low, high) for word, (_, low, high) in _FIGURES.items()}
+    limits = {row["word"]: (float(row["least"]), float(row["most"])) for row in _rows("figures")}
     given, problems = own_figures(text, limits, of="a GPU", hint=OWN_FIGURES)
-    values: dict[str, Any] = {_FIGURES[word][0]: value for word, value in given.items()}
+    fields = {row["word"]: row["field"] for row in _rows("figures")}
+    values: dict[str, Any] = {fields[word]: value for word, value in given.items()}
     if "pcie" in given:
         values["pcie_gen"] = int(given["pcie"])
     base = _find(name)
@@ -231,7 +220,7 @@ def own_figures(
             value = math.nan
         low, high = limits[word]
         if not low <= value <= high:
-            message = f"{item!r}: it has to be a number from {low:g} to {high:,}"
+            message = f"{item!r}: it has to be a number from {low:g} to {high:,.0f}"
             problems.append(Problem(message=message, hint=hint))
         else:
             given[word] = value

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.estimate.models.model_config import llama_ffn, shape_of
 from clusterkit.estimate.shapes import ModelShape
@@ -37,20 +38,10 @@ _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
 _SMALLEST, _LARGEST = 10**7, 10**13
 
-_LLAMAS = (
-    (512, 8),
-    (768, 12),
-    (1024, 24),
-    (2048, 24),
-    (4096, 32),
-    (5120, 40),
-    (6656, 60),
-    (8192, 80),
-    (16384, 126),
-    (65536, 256),
+_LLAMAS = tuple(
+    (int(row["hidden"]), int(row["blocks"]))
+    for row in read_table(Path(__file__).with_name("llamas.tsv"))
 )
-"""Widths and how many blocks go with them: the sizes of Llama 1 to 3, below them those of TinyLlama
-and SmolLM. The last is larger than any that was trained, to give a line to follow."""
 _STEPS = ((2048, 128, 2), (8192, 512, 4), (65536 + 1, 1024, 4))
 """Below which width it goes in which steps, and the number of blocks in which: so that both can be
 divided among GPUs."""

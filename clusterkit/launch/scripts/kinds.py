@@ -16,22 +16,9 @@ from pathlib import Path
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem
 from clusterkit.core.model import GpuRequest, LaunchPlan
-from clusterkit.launch.scripts.reading import Script, Use, problem_at, script_of
+from clusterkit.launch.scripts.reading import WORDS, Script, Use, problem_at, script_of
 
-_LIGHTNING = frozenset(
-    {"lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"}
-    | {"lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"}
-)
-_DEVICES = frozenset({"devices", "gpus", "num_processes", "tpu_cores"})
-_JOINS_NOTHING = frozenset(sys.stdlib_module_names) | frozenset(
-    {"PIL", "absl", "albumentations", "click", "cv2", "datasets", "einops", "evaluate", "fire"}
-    | {"h5py", "hydra", "imageio", "matplotlib", "nltk", "numpy", "omegaconf", "packaging"}
-    | {"pandas", "polars", "psutil", "pyarrow", "pydantic", "requests", "rich", "safetensors"}
-    | {"scipy", "seaborn", "sentencepiece", "skimage", "sklearn", "tensorboard", "tensorboardX"}
-    | {"tiktoken", "timm", "tokenizers", "torch", "torchaudio", "torchinfo", "torchmetrics"}
-    | {"torchsummary", "torchtext", "torchvision", "tqdm", "transformers", "typer", "tyro"}
-    | {"typing_extensions", "wandb", "yaml"}
-)
+_JOINS_NOTHING = frozenset(sys.stdlib_module_names) | WORDS["joins-nothing"]
 _KNOWS = re.compile(
     r"(?i:distribute)|process_group|\bWORLD_SIZE\b|\bRANK\b|\bLOCAL_RANK\b|SLURM_|TF_CONFIG|torchelastic|importlib"
     r"|subprocess|multiprocessing|\bTrainer|TrainingArguments|\bexec\(|runpy|sys\.path"
@@ -61,7 +48,7 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if plan.processes < 2:
         return
     for use in script.uses:
-        if use.called and use.name in _LIGHTNING:
+        if use.called and use.name in WORDS["lightning"]:
             by_horovod = plan.framework == "horovod" and "horovod" in use.texts
             missing = [] if by_horovod else _missing(use.given, plan)
             if missing:
@@ -117,7 +104,7 @@ def _missing(given: frozenset[str], plan: LaunchPlan) -> list[str]:
         return []
     missing = ["num_nodes"] if plan.nodes > 1 and "num_nodes" not in given else []
     several = plan.processes > plan.nodes
-    if several and not given & _DEVICES and (missing or _without_gpus(plan)):
+    if several and not given & WORDS["devices"] and (missing or _without_gpus(plan)):
         missing.append("devices")
     return missing
 
@@ -138,10 +125,6 @@ def _of_lightning(name: str, missing: list[str], plan: LaunchPlan) -> tuple[str,
     )
 
 
-_BY_RANK = frozenset({"torchrun", "deepspeed", "accelerate", "env", "horovod", "mpi", "tensorflow"})
-"""Frameworks that start the script once for each rank; Ray and Spark start it once, and it starts
-the ranks. Nothing is known of the frameworks of others."""
-
 _NO_RANK: Mapping[str, str] = {
     "horovod": "horovod",
     "tensorflow": "tensorflow",
@@ -158,7 +141,7 @@ def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
-    if plan.framework in _BY_RANK and plan.processes > 1:
+    if plan.framework in WORDS["by-rank"] and plan.processes > 1:
         yield from alone(script, plan)
         for kind in read_table(Path(__file__).with_name("kinds.tsv")):
             frameworks = kind["frameworks"].split()
@@ -200,16 +183,6 @@ def _problem(
     return problem_at(script, plan, use.line, message, f"--framework {framework}", otherwise)
 
 
-_NEEDS_CUDA = frozenset(
-    f"torch.cuda.{name}"
-    for name in (
-        "set_device", "current_device", "get_device_name", "get_device_properties", "synchronize",
-        "get_device_capability", "mem_get_info", "Stream", "Event", "CUDAGraph", "current_stream",
-        "reset_peak_memory_stats", "set_per_process_memory_fraction", "device",
-    )
-)  # fmt: skip
-
-
 def gpu_use(plan: LaunchPlan) -> str | None:
     """Return what the script of a plan does in any case that no build for CPUs can, and where."""
     script = script_of(plan)
@@ -226,7 +199,7 @@ def _needs_cuda(use: Use) -> bool:
         return "nccl" in use.texts
     if use.name.endswith((".to", ".cuda")):
         return use.name.endswith(".cuda") or any(text.startswith("cuda") for text in use.texts)
-    return use.name in _NEEDS_CUDA
+    return use.name.startswith("torch.cuda.") and use.name[11:] in WORDS["needs-cuda"]
 
 
 def _shown(use: Use) -> str:

@@ -8,23 +8,10 @@ from pathlib import Path, PurePath
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import LaunchPlan
+from clusterkit.launch.scripts.reading import WORDS
 
-_OF_PYTHON = frozenset(
-    {"torchrun", "deepspeed", "accelerate", "env", "horovod", "tensorflow", "ray", "spark"}
-)
-"""Frameworks that hand the script to Python. MPI starts any program."""
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*w?|ipython3?")
-_STARTS = {
-    "torchrun": "torchrun",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "horovodrun": "horovod",
-    "spark-submit": "spark",
-    "ray": "ray",
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "srun", "orterun", "prterun"), "mpi"),
-}
-"""Launchers, and the framework that calls each of them."""
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish"})
+_STARTS = dict(word.split("=") for word in WORDS["starts"])
 _SHEBANG = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*(?:[^\s=]+=\S*\s+)*(?:\S*/)?)?([\w.+-]+)"
 )
@@ -44,9 +31,9 @@ def require_python(plan: LaunchPlan) -> None:
     path = Path(plan.workdir, plan.script)
     name = PurePath(plan.script).name
     is_file = path.is_file()
-    if not is_file or plan.framework in _OF_PYTHON:
+    if not is_file or plan.framework in WORDS["of-python"]:
         _require_no_interpreter(plan, name)
-    if plan.framework not in _OF_PYTHON:
+    if plan.framework not in WORDS["of-python"]:
         return
     head = b""
     if is_file:
@@ -73,11 +60,11 @@ def _called(text: str) -> str | None:
 
 def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:
     started_by = _STARTS.get(name)
-    if started_by is None and not _PYTHON.fullmatch(name) and name not in _SHELLS:
+    if started_by is None and not _PYTHON.fullmatch(name) and name not in WORDS["shells"]:
         return
     framework = started_by or plan.framework
     rest = _without_options(plan.args, program=name)
-    if name in _SHELLS:
+    if name in WORDS["shells"]:
         hint = "name the Python file that is to run; --framework mpi starts any program"
     elif rest[:1] == ["-m"]:
         module = rest[1] if len(rest) > 1 else "MODULE"
@@ -89,7 +76,7 @@ def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:
         script = next((word for word in rest if word.endswith(".py")), "train.py")
         hint = f"leave {name} out: clusterkit submit --framework {framework} ... {script} [ARGS]"
     starts = f"`--framework {framework}` calls it" if started_by else "the framework starts it"
-    if name in _SHELLS:
+    if name in WORDS["shells"]:
         starts = "it runs no script of Python"
     raise UserError(f"{name} is no training script: {starts}", hint=hint, key="script")
 
@@ -113,6 +100,8 @@ def _kind_of(name: str, head: bytes) -> str | None:
     program = shebang[1].decode() if shebang else ""
     if _LONG_SHEBANG in head[:_LINE]:
         return None
-    if program in _SHELLS or (not _PYTHON.fullmatch(program) and suffix[1:] in _SHELLS):
+    if program in WORDS["shells"] or (
+        not _PYTHON.fullmatch(program) and suffix[1:] in WORDS["shells"]
+    ):
         return "a shell script"
     return None

@@ -12,9 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem
 from clusterkit.core.model import LaunchPlan
 
+WORDS = {
+    row["set"]: frozenset(row["words"].split())
+    for row in read_table(Path(__file__).with_name("words.tsv"))
+}
 _MOST_BYTES = 1 << 20
 _LEAVES = (ast.Return, ast.Break, ast.Continue)
 _MOVES = frozenset({"cuda", "to"})

@@ -153,20 +153,9 @@ _HOST = re.compile(r"[^\s=]+(?!\s*=)")
 _WORD = re.compile(r"([^\s=]+)(\s*)=(\s*)([^\s=]*)|(\S+)")
 _NUMBER = re.compile(r"([0-9]{1,9})(.*)", re.DOTALL)
 
-_LIMITS = [
-    dash.join(pair)
-    for dash in "_-"
-    for unit in ("slots", "cpu", "count")
-    for pair in (("max", unit), (unit, "max"))
-]
 KEYS: Mapping[str, tuple[str, Mark]] = {
-    "slots": ("slots", Mark.SLOTS),
-    **dict.fromkeys(("cpu", "cpus", "count"), ("slots", Mark.ALIAS)),
-    **dict.fromkeys(_LIMITS, ("max_slots", Mark.MAX_SLOTS)),
-    **dict.fromkeys(("username", "user-name", "user_name"), ("user", Mark.LOGIN)),
-    "port": ("port", Mark.PORT),
-    "user": ("user", Mark.HYDRA_USER),
-    "binding": ("binding", Mark.BINDING),
+    row["key"]: (row["field"], Mark[row["mark"]])
+    for row in read_table(Path(__file__).with_name("keys.tsv"))
 }
 """Every key that some tool knows: the field it sets, and the mark it leaves."""
 _MOST = {"slots": MAX_SLOTS, "max_slots": MAX_SLOTS, "port": 65_535}
