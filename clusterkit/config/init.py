@@ -209,7 +209,7 @@ def starter_text(found: Found, *, folder: Path) -> str:
         "fold": fold_set,
         "shown": lambda path: path.relative_to(folder) if path.is_relative_to(folder) else path,
         "size": lambda partition: _size(partition, found),
-        "yaml": lambda value: _text(str(value)),
+        "yaml": _yaml,
     }
     racks = _named(found)
     names = [found.cluster_name] if found.partitions else []
@@ -238,12 +238,8 @@ def _named(found: Found) -> dict[str, Hostfile]:
     for rack in found.hostfiles:
         stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.path.stem).strip("-_") or "rack"
         taken = {*racks, "local", *([found.cluster_name] if found.partitions else [])}
-        name = next(
-            candidate
-            for candidate in (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
-            if candidate not in taken
-        )
-        racks[name] = rack
+        names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
+        racks[next(name for name in names if name not in taken)] = rack
     return racks
 
 
@@ -259,6 +255,7 @@ def _printable(value: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(value))
 
 
-def _text(value: str) -> str:
-    plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS_OF_YAML
-    return value if plain else json.dumps(value)
+def _yaml(value: object) -> str:
+    text = str(value)
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML
+    return text if plain else json.dumps(text)

@@ -120,18 +120,8 @@ class JobState(StrEnum):
     @property
     def final(self) -> bool:
         """Whether the job has ended and will not change state again."""
-        return self in _FINAL_STATES
-
-
-_FINAL_STATES = frozenset(
-    {
-        JobState.SUCCEEDED,
-        JobState.FAILED,
-        JobState.CANCELLED,
-        JobState.TIMEOUT,
-        JobState.PREEMPTED,
-    }
-)
+        unended = (JobState.PENDING, JobState.RUNNING, JobState.REQUEUED, JobState.UNKNOWN)
+        return self not in unended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

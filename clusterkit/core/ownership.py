@@ -75,8 +75,8 @@ def judge(
         pass  # its mode means nothing
     elif status.st_mode & stat.S_IWOTH:
         reason = f"can be written by everybody ({mode})"
-    elif status.st_mode & stat.S_IWGRP and not _is_private_group(status):
-        reason = f"can be written by the group {_group_name(status.st_gid)} ({mode})"
+    elif status.st_mode & stat.S_IWGRP and (group := _strange_group(status)) is not None:
+        reason = f"can be written by the group {group} ({mode})"
     return Foreign(path=path, owner=owner, reason=reason) if reason else None
 
 
@@ -240,18 +240,14 @@ def _read_up_to(descriptor: int, most: int) -> bytes:
     return data
 
 
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
-
-
-def _is_private_group(status: os.stat_result) -> bool:
-    """Tell whether the group is the one that was made for the owner alone."""
-    try:
-        group, owner = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid)
-    except KeyError:
-        return False
-    alone = set(group.gr_mem) <= {owner.pw_name}
-    return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and alone
+def _strange_group(status: os.stat_result) -> str | None:
+    """Return the name of the group, unless it is the one that was made for the owner alone."""
+    name = str(status.st_gid)
+    with suppress(KeyError):
+        group = grp.getgrgid(status.st_gid)
+        name = group.gr_name
+        owner = pwd.getpwuid(status.st_uid)
+        alone = set(group.gr_mem) <= {owner.pw_name}
+        if owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and alone:
+            return None
+    return name

@@ -43,21 +43,11 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
     container = _container(job, cluster)
-    inputs = LaunchInputs(
-        script=job.script,
-        args=job.args,
-        nodes=job.nodes,
-        max_nodes=job.max_nodes,
+    inputs = dataclasses.replace(
+        _inputs(job, cluster, in_image=container is not None),
         slots=slots,
         node_names=node_names,
         processes=processes,
-        # That of the site is not in the image.
-        python="python3" if container else cluster.python or "python3",
-        options=job.launcher_options,
-        srun_args=cluster.srun_args,
-        horovod_controller=cluster.horovod_controller,
-        under_slurm=cluster.kind.scheduled,
-        deepspeed_preset=job.deepspeed_preset,
     )
     command = framework.command(inputs)
     if command.slot_filter is not None:
@@ -137,6 +127,22 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
         usable = [host for host in cluster.hosts if host.name not in job.exclude]
         return tuple(host.slots or default for host in usable[:nodes])
     return (default,) * nodes
+
+
+def _inputs(job: JobSpec, cluster: ClusterSpec, *, in_image: bool) -> LaunchInputs:
+    return LaunchInputs(
+        script=job.script,
+        args=job.args,
+        nodes=job.nodes,
+        max_nodes=job.max_nodes,
+        # That of the site is not in the image.
+        python="python3" if in_image else cluster.python or "python3",
+        options=job.launcher_options,
+        srun_args=cluster.srun_args,
+        horovod_controller=cluster.horovod_controller,
+        under_slurm=cluster.kind.scheduled,
+        deepspeed_preset=job.deepspeed_preset,
+    )
 
 
 def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:

@@ -71,7 +71,7 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
     makers = {
         "sbatch": lambda: _sbatch(plan, node.text),
         "node": lambda: [node],
-        "hostfile": lambda: _hostfile(plan),
+        "hostfile": lambda: _hostfile(plan) if plan.node_names else [],
         "compose": lambda: _compose(plan),
         "config": lambda: _config(plan),
     }
@@ -156,12 +156,9 @@ def _order(order: NodeOrder | None) -> dict[str, Any]:
 
 
 def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:
-    if not plan.node_names:
-        return []  # Slurm names the nodes; node.sh writes the hostfile there
-    hosts = tuple(
-        Host(name=name, slots=slots)
-        for name, slots in zip(plan.node_names, plan.slots, strict=False)
-    )
+    """Return the hostfile where names are known; on Slurm, node.sh writes it."""
+    named = zip(plan.node_names, plan.slots, strict=False)
+    hosts = tuple(Host(name=name, slots=slots) for name, slots in named)
     # Of all formats the one that DeepSpeed, Horovod and Open MPI read alike.
     return [RenderedFile(name="hostfile", text=hostfile.write(hosts, hostfile.Format.DEEPSPEED))]
 

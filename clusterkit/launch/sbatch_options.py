@@ -43,24 +43,23 @@ def sbatch_directives(
     least = job.nodes + job.spares
     nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
     gpus = job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type
+    sites = {
+        "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
+        "mem": cluster.memory,
+        "time": job.time or cluster.time,
+        **{key: getattr(cluster, key) for key in ("partition", "account", "qos", "constraint")},
+        "exclude": hostlist.fold(job.exclude),
+    }
+    # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
+    # The step of the job says it again in any case.
+    tasks = not job.max_nodes or cluster.gpu_request is GpuRequest.GPUS_PER_TASK
     wanted: dict[str, str | None] = {
         "job-name": name,
         "nodes": nodes,
-        **_tasks_directive(job, cluster, slots, once=once),
+        **({"ntasks-per-node": str(slots) if once else "1"} if tasks else {}),
         # Without a word about GPUs anywhere, a slot is a CPU process: Slurm is asked for none.
         **(gpu_request(cluster, slots, once=once) if gpus else {}),
-        **_given(
-            {
-                "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
-                "mem": cluster.memory,
-                "time": job.time or cluster.time,
-                "partition": cluster.partition,
-                "account": cluster.account,
-                "qos": cluster.qos,
-                "constraint": cluster.constraint,
-                "exclude": hostlist.fold(job.exclude),
-            }
-        ),
+        **{key: str(value) for key, value in sites.items() if value},
         "signal": f"USR2@{_notice_s(job, cluster)}",
         "requeue" if job.requeue else "no-requeue": None,
         **({"no-kill": None} if job.max_nodes else {}),
@@ -96,16 +95,6 @@ def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
     return job.notice
 
 
-def _tasks_directive(
-    job: JobSpec, cluster: ClusterSpec, slots: int, *, once: bool
-) -> dict[str, str | None]:
-    # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
-    # The step of the job says it again in any case.
-    if job.max_nodes and cluster.gpu_request is not GpuRequest.GPUS_PER_TASK:
-        return {}
-    return {"ntasks-per-node": str(slots) if once else "1"}
-
-
 def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[str, str | None]:
     """Return the option that asks Slurm for `gpus` on each node, in the site's own way.
 
@@ -121,10 +110,6 @@ def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[
             return {"gpus-per-task": "1" if once else typed}
         case GpuRequest.NONE:
             return {}
-
-
-def _given(directives: Mapping[str, str | int | None]) -> dict[str, str | None]:
-    return {key: str(value) for key, value in directives.items() if value}
 
 
 def _check_directives(

@@ -252,14 +252,13 @@ class _Run:
     def __str__(self) -> str:
         if self.varying is None:
             return "".join(self.parts)
-        numbers = ",".join(_range_text(first, last) for first, last in self.ranges)
+        numbers = [
+            first if int(first) == last else f"{first}-{last:0{len(first)}d}"
+            for first, last in self.ranges
+        ]
         parts = list(self.parts)
-        parts[self.varying] = f"[{numbers}]"
+        parts[self.varying] = f"[{','.join(numbers)}]"
         return "".join(parts)
-
-
-def _range_text(first: str, last: int) -> str:
-    return first if int(first) == last else f"{first}-{last:0{len(first)}d}"
 
 
 def _fold(names: Iterable[str], *, anywhere: bool) -> str:

@@ -59,7 +59,7 @@ class Answer:
     @property
     def subject(self) -> Candidate:
         """What is recommended, or what comes nearest to fitting."""
-        return self.chosen or _nearest(self.candidates)
+        return self.chosen or min(self.candidates, key=lambda candidate: candidate.memory.excess)
 
     @property
     def shown(self) -> Sequence[Candidate]:
@@ -115,27 +115,19 @@ def answer_of(request: Request) -> Answer:
             hint="name one with --strategy",
             problems=problems,
         )
-    candidates = _in_order(found)
+    candidates = tuple(sorted(found, key=_rung))
     chosen, why = recommended(candidates)
     return Answer(
         request=request, candidates=candidates, refused=tuple(refused), chosen=chosen, why=why
     )
 
 
-def _in_order(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return them simplest first: as they are, with checkpointing, model parallel, offloaded."""
-
-    def rung(candidate: Candidate) -> int:
-        setup = candidate.setup
-        if Offload.NONE not in {setup.offload_optimizer} | {setup.offload_params}:
-            return 4
-        if setup.offload_optimizer is not Offload.NONE:
-            return 3
-        if setup.library is Library.MEGATRON:
-            return 2
-        return int("+" in candidate.name)
-
-    return tuple(sorted(found, key=rung))
+def _rung(candidate: Candidate) -> int:
+    """Return where it stands, simplest first: with checkpointing, model parallel, offloaded."""
+    setup = candidate.setup
+    if setup.offload_optimizer is not Offload.NONE:
+        return 3 if setup.offload_params is Offload.NONE else 4
+    return 2 if setup.library is Library.MEGATRON else int("+" in candidate.name)
 
 
 def _data_parallel(request: Request, strategy: Strategy) -> Iterator[Candidate | Refused]:
@@ -262,12 +254,8 @@ def warnings_for(one: Candidate) -> tuple[Problem, ...]:
     return (*problems, Problem(message=much, hint="look what yours have, or take more nodes"))
 
 
-def _nearest(tried: Sequence[Candidate]) -> Candidate:
-    return min(tried, key=lambda candidate: candidate.memory.excess)
-
-
 def _nothing_fits(tried: Sequence[Candidate]) -> str:
-    nearest = _nearest(tried)
+    nearest = min(tried, key=lambda candidate: candidate.memory.excess)
     memory = nearest.memory
     needs = f"needs {_gb(memory.device.likely)} of {_gb(memory.limit)}"
     most = f"most of it {memory.binding.name}, {_gb(memory.binding.bytes)}"

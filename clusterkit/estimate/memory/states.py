@@ -175,7 +175,8 @@ def stages_of(setup: Setup) -> tuple[Stage, ...]:
 
 def _stage(setup: Setup, blocks: int, *, first: bool, last: bool) -> Stage:
     model = setup.model
-    block = _block(setup) / setup.tp
+    # Of a rank that holds `1 / ep` of the experts of a block.
+    block = (model.block_params - _expert_params(model, 1) * (1 - 1 / setup.ep)) / setup.tp
     head = model.vocab * model.hidden
     tables = model.embedding_params if first else 0
     heads = 0 if not last or (model.tied and first) else head
@@ -203,12 +204,6 @@ def _stage(setup: Setup, blocks: int, *, first: bool, last: bool) -> Stage:
         has_head=last,
         experts=experts / (setup.tp * setup.ep),
     )
-
-
-def _block(setup: Setup) -> float:
-    """Return the parameters of a block on a rank that holds `1 / ep` of its experts."""
-    model = setup.model
-    return model.block_params - _expert_params(model, 1) * (1 - 1 / setup.ep)
 
 
 def _expert_params(model: ModelShape, blocks: int) -> float:

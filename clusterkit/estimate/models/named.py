@@ -17,17 +17,6 @@ from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.estimate.models.model_config import llama_ffn, shape_of
 from clusterkit.estimate.shapes import ModelShape
 
-_TABLE = Path(__file__).with_name("named.txt")
-_COLUMNS = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
-
 _VERSIONS = frozenset(
     {"base", "chat", "deduped", "hf", "inst", "instruct", "it", "meta", "pt", "small", "text"}
     | {"v0.1", "4k", "8k", "128k", "17b", "16e", "128e"}
@@ -168,17 +157,12 @@ def _size(text: str) -> int:
 def _presets() -> Mapping[str, tuple[Mapping[str, Any], int | None]]:
     """Return the configuration of each model by its name, and its parameters as published."""
     presets = {}
-    for line in _TABLE.read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            name, model_type, *numbers = line.split()
-            published = numbers[len(_COLUMNS)]
-            others = (cell.split("=", 1) for cell in numbers[len(_COLUMNS) + 1 :])
-            config = {
-                "model_type": model_type,
-                **{key: int(number) for key, number in zip(_COLUMNS, numbers, strict=False)},
-                **{key: json.loads(value) for key, value in others},
-            }
-            presets[name] = config, None if published == "-" else int(published)
+    for row in read_table(Path(__file__).with_name("named.tsv")):
+        name, published, model_type = row.pop("name"), row.pop("published"), row.pop("model_type")
+        others = dict(cell.split("=", 1) for cell in row.pop("others").split())
+        config = {key: json.loads(value) for key, value in (row | others).items()}
+        params = None if published == "-" else int(published)
+        presets[name] = {"model_type": model_type, **config}, params
     return presets
 
 

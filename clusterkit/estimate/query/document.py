@@ -64,7 +64,10 @@ def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
     return {
         "strategy": one.name,
         "fits": one.fits,
-        "memory_gb": _memory(one),
+        "memory_gb": {
+            **{str(kind): _gb(amount) for kind, amount in parts_of(memory).items()},
+            "total": _gb(memory.device.likely),
+        },
         "comm_gb_per_step": _gb(speed.bytes_per_step),
         "step_s": _rounded(speed.step_s.likely),
         "tokens_per_s_per_gpu": _rounded(speed.tokens_per_s_per_gpu.likely),
@@ -91,24 +94,14 @@ def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
     }
 
 
-def _memory(one: Candidate) -> Mapping[str, float]:
-    parts = {str(kind): _gb(amount) for kind, amount in parts_of(one.memory).items()}
-    return {**parts, "total": _gb(one.memory.device.likely)}
-
-
 def _explained(one: Candidate) -> Mapping[str, Any]:
     phases = [
         {
             "phase": phase.name,
             "gb": _gb(phase.bytes),
             "terms": [
-                {
-                    "name": term.name,
-                    "kind": term.kind,
-                    "gb": _gb(term.bytes),
-                    "formula": term.formula,
-                    "source": term.source,
-                }
+                {"name": term.name, "kind": term.kind, "gb": _gb(term.bytes)}
+                | {"formula": term.formula, "source": term.source}
                 for term in phase.terms
             ],
         }

@@ -66,10 +66,19 @@ def _parts(
     """Return the seconds of a step by what they are for, as `Speed` has them."""
     copies = max(1, min(setup.nodes, setup.dp * setup.cp))
     waiting = 1 + FACTS["wait_per_doubling"] * math.log2(copies)
-    compute = _scaled(compute, speedup / waiting)
+    faster = speedup / waiting
+    compute = replace(
+        compute,
+        forward_s=compute.forward_s / faster,
+        backward_s=compute.backward_s / faster,
+        optimizer_s=compute.optimizer_s / faster,
+    )
+    # A stage waits for tensor parallelism with every micro batch.
+    tensor = sum(t.seconds for t in transfers if t.group == "tensor" and not t.hidden)
+    stage_s = compute.micro_batch_s + tensor / setup.accumulation
     return {
         "compute_s": setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
-        "bubble_s": (setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers),
+        "bubble_s": (setup.pp - 1) / setup.vpp * stage_s,
         "exposed_s": exposed_s(compute, transfers),
         "offload_s": offload_s(setup),
     }
@@ -107,21 +116,6 @@ def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
         waits += times * max(0.0, each - hides[during])
         waits += times * FACTS["contention"] * min(each, hides[during])
     return waits
-
-
-def _stage_s(setup: Setup, compute: Compute, transfers: Iterable[Transfer]) -> float:
-    """Return the seconds of a micro batch in a stage, tensor parallelism included."""
-    tensor = sum(t.seconds for t in transfers if t.group == "tensor" and not t.hidden)
-    return compute.micro_batch_s + tensor / setup.accumulation
-
-
-def _scaled(compute: Compute, speedup: float) -> Compute:
-    return replace(
-        compute,
-        forward_s=compute.forward_s / speedup,
-        backward_s=compute.backward_s / speedup,
-        optimizer_s=compute.optimizer_s / speedup,
-    )
 
 
 def _over(amount: float, seconds: Interval) -> Interval:

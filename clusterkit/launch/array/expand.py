@@ -59,13 +59,7 @@ def jobs_of(sweep: Sweep, job: JobSpec) -> tuple[JobSpec, ...]:
     problems += itertools.islice(missing, 10)
     if problems:
         raise UserError(problems=problems)
-    jobs = []
-    for element in sweep.elements:
-        values = {INDEX: str(element.index), **element.values}
-        args = tuple(fill(arg, values) for arg in job.args)
-        env = {name: fill(text, values) for name, text in job.env.items()}
-        name = fill(job.name, values) if job.name else PurePath(job.script).stem
-        jobs.append(dataclasses.replace(job, args=args, env=env, name=name))
+    jobs = [_job_of(job, {INDEX: str(one.index), **one.values}) for one in sweep.elements]
     alike = Counter(job.name for job in jobs)
     return tuple(
         dataclasses.replace(job, name=f"{job.name}-{element.index}") if alike[job.name] > 1 else job
@@ -80,6 +74,13 @@ def fill(template: str, values: Mapping[str, str]) -> str:
         return match[0][0] if match[1] is None else values[match[1]]
 
     return _BRACES.sub(one, template)
+
+
+def _job_of(job: JobSpec, values: Mapping[str, str]) -> JobSpec:
+    args = tuple(fill(arg, values) for arg in job.args)
+    env = {name: fill(text, values) for name, text in job.env.items()}
+    name = fill(job.name, values) if job.name else PurePath(job.script).stem
+    return dataclasses.replace(job, args=args, env=env, name=name)
 
 
 def _places(text: str, where: str, sweep: Sweep, problems: list[Problem]) -> set[str]:

@@ -33,7 +33,7 @@ def export(parallelism: Parallelism, target: Export) -> str:
         UserError: the target cannot number ranks so.
     """
     makers = {
-        Export.ENV: _env,
+        Export.ENV: lambda of: "".join(f"export {k}={v}\n" for k, v in variables(of).items()),
         Export.MEGATRON: _megatron,
         Export.DEEPSPEED: _deepspeed,
         Export.DEVICEMESH: _devicemesh,
@@ -52,10 +52,6 @@ def variables(parallelism: Parallelism) -> Mapping[str, str]:
         "MESH_DIM_NAMES": ",".join(reversed(mesh.names)),
         "MESH_SHAPE": ",".join(map(str, reversed(mesh.sizes))),
     }
-
-
-def _env(parallelism: Parallelism) -> str:
-    return "".join(f"export {k}={v}\n" for k, v in variables(parallelism).items())
 
 
 def _megatron(parallelism: Parallelism) -> str:
