@@ -314,7 +314,7 @@ class LaunchPlan:
     nodes: int
     max_nodes: int | None
     slots: tuple[int, ...]
-    """Slots of each node; one entry a node (of `max_nodes` where that is given)."""
+    """Slots of each node; one entry per node (of `max_nodes` where that is given)."""
     processes: int
     """Total number of ranks when all `nodes` are there."""
     node_names: tuple[str, ...]

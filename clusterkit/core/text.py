@@ -81,7 +81,7 @@ def table(
 
     Args:
         rows: Cells; None is an empty one.
-        align: A letter a column, `<` or `>`; `<` for those that are left.
+        align: A letter per column, `<` or `>`; `<` for those that are left.
         gap: Spaces between columns.
         widths: What the first columns have at least.
 

@@ -33,7 +33,7 @@ class Sharding(StrEnum):
     OPTIMIZER = "optimizer"
     """ZeRO-1; the distributed optimizer of Megatron."""
     GRADIENTS = "gradients"
-    """ZeRO-2, SHARD_GRAD_OP (which gathers parameters once a step)."""
+    """ZeRO-2, SHARD_GRAD_OP (which gathers parameters once per step)."""
     FULL = "full"
     """ZeRO-3, FULL_SHARD."""
     HYBRID = "hybrid"

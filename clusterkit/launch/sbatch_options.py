@@ -34,7 +34,7 @@ def sbatch_directives(
     """Return sbatch options by their long names; None for one that takes no value.
 
     `slots` are those of one node; a job that starts `once` gets a Slurm task for each of them,
-    any other job one task a node.
+    any other job one task per node.
 
     Raises:
         UserError: a directive of the site or of the user cannot be one, or the notice is longer

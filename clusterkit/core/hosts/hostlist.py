@@ -62,7 +62,7 @@ def fold(names: Iterable[str]) -> str:
         if not _LITERAL.fullmatch(name) or name.startswith("-") or len(name) > MAX_NAME_LENGTH:
             raise UserError(
                 f"host name {name!r} cannot stand in a hostlist",
-                hint="letters, digits, '.', '_' and '-' can; write one name a line instead",
+                hint="letters, digits, '.', '_' and '-' can; write one name per line instead",
             )
     return _fold(listed, anywhere=False)
 
@@ -79,7 +79,7 @@ def fold_set(names: Iterable[str]) -> str:
 
 
 def parse_tasks_per_node(text: str, *, source: str = "SLURM_TASKS_PER_NODE") -> tuple[int, ...]:
-    """Return one task count a node from Slurm's run-length form.
+    """Return one task count per node from Slurm's run-length form.
 
     >>> parse_tasks_per_node("3(x2),2")
     (3, 3, 2)

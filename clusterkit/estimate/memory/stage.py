@@ -162,7 +162,7 @@ def activations(stage: Stage) -> Iterator[Term]:
         "activations",
         each * blocks * tokens * waiting,
         (
-            f"{each:.6g} B a token x {blocks:g} blocks x {tokens:g} tokens"
+            f"{each:.6g} B per token x {blocks:g} blocks x {tokens:g} tokens"
             + (f" x {waiting:.3g} micro batches" if waiting > 1 else "")
             + f" (checkpointing: {setup.checkpointing})"
         ),
@@ -173,7 +173,9 @@ def working(stage: Stage) -> Iterator[Term]:
     """Yield what the backward pass of one block needs beyond what was kept."""
     each, tokens = working_per_token(stage.setup), stage.setup.rank_tokens
     yield _term(
-        "one block in its backward pass", each * tokens, f"{each:.6g} B a token x {tokens:g} tokens"
+        "one block in its backward pass",
+        each * tokens,
+        f"{each:.6g} B per token x {tokens:g} tokens",
     )
 
 

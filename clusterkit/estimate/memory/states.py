@@ -109,7 +109,7 @@ class Shares:
 def shares_of(setup: Setup) -> Shares:
     """Return how the data-parallel ranks divide states among themselves."""
     sharding, part = setup.sharding, 1 / max(1, setup.shard_ranks)
-    # SHARD_GRAD_OP keeps shards, too, and gathers them once a step; ZeRO-2 keeps whole parameters.
+    # SHARD_GRAD_OP keeps shards, too, and gathers them once per step; ZeRO-2 keeps them whole.
     gathers = setup.library in FSDP and sharding is Sharding.GRADIENTS
     return Shares(
         params=part if sharding in _SHARDS_PARAMS or gathers else 1.0,

@@ -283,7 +283,7 @@ def _assumed(options: EstimateOptions, request: Request) -> Iterator[str]:
     if options.micro_batch is None and options.accumulation is None:
         yield f"micro batch {request.micro_batch} (--micro-batch)"
         if options.global_batch is None and request.pp is not None and request.pp > 1:
-            yield f"{_FILLED * request.pp} of them a step (--accumulation)"
+            yield f"{_FILLED * request.pp} of them per step (--accumulation)"
     if options.gpus_per_node is None and request.gpus > _PER_NODE:
         yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
     if options.precision is None:

@@ -71,7 +71,7 @@ class EstimateOptions:
     qlora: Annotated[bool, Option("",
         "Adapters, frozen weights in 4 bits.", panel=_TRAINING)] = False
     no_sync: Annotated[bool, Option("",
-        "Reduce gradients only once a step (FSDP's no_sync).", panel=_TRAINING)] = False
+        "Reduce gradients only once per step (FSDP's no_sync).", panel=_TRAINING)] = False
     compiled: Annotated[bool, Option("",
         "With torch.compile.", panel=_TRAINING, flag="--compile")] = False
     no_flash: Annotated[bool, Option("",

@@ -279,4 +279,4 @@ class _Ranks:
 
 
 def _times(times: int) -> str:
-    return ", once a step" if times == 1 else f", {times} times a step"
+    return ", once per step" if times == 1 else f", {times} times per step"

@@ -127,7 +127,7 @@ class Compute:
     """Of one micro batch in the blocks of one stage."""
     backward_s: float
     optimizer_s: float
-    """Of the optimizer's step, once a step."""
+    """Of the optimizer's step, once per step."""
     launch_bound: bool
     """Whether the GPU waits for the host to launch kernels, rather than for its own units."""
 

@@ -99,7 +99,7 @@ def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
     """Return the seconds of a step in which a GPU waits for transfers.
 
     What goes block by block hides behind the forward or the backward pass of the same micro batch,
-    all but its first piece; what is done once a step, behind the last backward pass.
+    all but its first piece; what is done once per step, behind the last backward pass.
     """
     waits = 0.0
     behind: dict[tuple[str, int], float] = {}

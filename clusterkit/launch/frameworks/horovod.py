@@ -4,7 +4,7 @@ With gloo, every node runs `horovod_launch.py`: the first node serves Horovod's 
 the ranks of the job alone (`horovod_rendezvous.py`), and each node starts its local ranks with the
 HOROVOD_* variables that `horovodrun` would have set over SSH; a job of `--nodes MIN:MAX` runs
 `horovod_elastic.py` there, with Horovod's elastic driver on the first node. With MPI, `srun` starts
-one task a rank under Slurm, and mpirun elsewhere.
+one task per rank under Slurm, and mpirun elsewhere.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from clusterkit.launch.rank_layout.parallelism import Mesh, Parallelism
 
 _NEAREST_FIRST = ("tp", "ep", "cp", "pp", "dp", "edp")
 """Who gains most from being near. Tensor-parallel ranks wait for each other in every layer, stages
-of a pipeline at every micro batch, data-parallel ones once a step, and behind computation (the
+of a pipeline at every micro batch, data-parallel ones once per step, and behind computation (the
 order of Llama 3, arXiv:2407.21783, 3.3.2)."""
 
 

@@ -276,7 +276,7 @@ class _EntryReader:
     def _word(self, word: re.Match[str]) -> None:
         key, before, after, value, stray = word.groups()
         if stray is not None:
-            hint = f"write slots={stray}" if stray.isdecimal() else "one host a line"
+            hint = f"write slots={stray}" if stray.isdecimal() else "one host per line"
             self._problem(f"unexpected {stray!r} after the host", word.start(), hint)
         elif key not in KEYS:
             self._problem(f"unknown key {key!r}", word.start(), choices_hint(key, KEYS))

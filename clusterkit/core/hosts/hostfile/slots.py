@@ -193,7 +193,7 @@ class Rank:
 
 
 def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[Rank, ...]:
-    """Return one `Rank` a process, hosts filled one after the other.
+    """Return one `Rank` per process, hosts filled one after the other.
 
     `processes` is the exact number of processes, None for one per slot. (Horovod's own static
     launcher takes it for a minimum and starts one process per slot: horovod 0.28.1,

@@ -30,7 +30,7 @@ _PRRTE_KEYWORDS = frozenset(KEYS) | {
 
 
 def write(hosts: Sequence[Host], format: str, default_slots: int | None = None) -> str:  # noqa: A002
-    """Return the hostfile text for `hosts`: one host a line, nothing that a tool may stumble on.
+    """Return the hostfile text for `hosts`: one host per line, nothing that a tool may stumble on.
 
     Reading it back gives the same hosts. `default_slots` stands in for slots that are unknown;
     for the formats without slots it is what their reader will be told, so that hosts with
