@@ -6,36 +6,37 @@ One JSON file for each cluster, `~/.config/clusterkit/calibration/CLUSTER.json`:
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from clusterkit.config.sources import user_file
 from clusterkit.core import files, ownership
+from clusterkit.core.bounds import Within
 from clusterkit.core.errors import Position, UserError
+from clusterkit.core.records import record_of
 
 SCHEMA = 1
+Factor = Annotated[float, Within(1e-9, 1e15)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Factors from one measured step and one measured all-reduce; the defaults change nothing."""
 
-    activation_scale: float = 1.0
+    activation_scale: Factor = 1.0
     """Measured over estimated bytes of everything allocated beside states that follow from the
     number of parameters: activations, logits, gathered layers."""
-    reserved_ratio: float | None = None
+    reserved_ratio: Factor | None = None
     """`max_memory_reserved / max_memory_allocated`; None for the usual one."""
-    context_bytes: float | None = None
+    context_bytes: Factor | None = None
     """What the process holds on the GPU outside torch's allocator; None for the usual amount."""
-    utilisation_scale: float = 1.0
+    utilisation_scale: Factor = 1.0
     """Measured over estimated speed of computing: a step takes 1 / this of its time."""
-    intra_busbw_scale: float = 1.0
+    intra_busbw_scale: Factor = 1.0
     """Measured over estimated bus bandwidth within a node."""
-    inter_busbw_scale: float = 1.0
+    inter_busbw_scale: Factor = 1.0
     """The same between nodes."""
     measured_step: bool = False
     """Whether a step was measured: the interval of a step's time is narrow then."""
@@ -81,24 +82,12 @@ def load_calibration(path: Path) -> Calibration | None:
         return None
     with files.explained(path, "read"):
         text = ownership.read_own(path, use="estimate by it", hint="measure again")
-    try:
-        document = json.loads(text)
-        return _parsed(document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    document = files.parse_json(text) or {}
+    found = record_of(Calibration, document) if document.get("schema") == SCHEMA else None
+    if found is None:
         raise UserError(
-            f"this is not a calibration: {error}",
+            "this is not a calibration, or one of another release",
             hint=f"measure again (`clusterkit estimate --calibrate FILE`), or remove {path}",
             position=Position(source=str(path)),
-        ) from error
-
-
-def _parsed(document: Mapping[str, Any]) -> Calibration:
-    known = {field.name for field in fields(Calibration)}
-    values = {name: value for name, value in document.items() if name in known}
-    if document["schema"] != SCHEMA:
-        raise ValueError(f"schema {document['schema']} instead of {SCHEMA}")
-    for name in known - {"measured_step", "gpu", "subject", "note"}:
-        value = values.get(name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value}")
-    return Calibration(**values)
+        )
+    return found

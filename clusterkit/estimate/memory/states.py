@@ -47,11 +47,6 @@ class Bytes:
         """The copy and the moments."""
         return self.master + self.moments
 
-    @property
-    def kept(self) -> float:
-        """Everything but what is there for a moment."""
-        return self.params + self.optimizer + self.gradients
-
 
 def bytes_of(setup: Setup) -> Bytes:
     """Return the bytes of one trained parameter under the library and precision of `setup`."""
