@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
@@ -57,14 +57,6 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hostfile:
-    """A hostfile that was found and can be read."""
-
-    path: Path
-    hosts: tuple[Host, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Everything that was found."""
 
@@ -73,7 +65,8 @@ class Found:
     gpu_request: GpuRequest = GpuRequest.GPUS_PER_NODE
     gpus: tuple[str, ...] = ()
     """Names of the GPUs of this machine."""
-    hostfiles: tuple[Hostfile, ...] = ()
+    hostfiles: Mapping[Path, tuple[Host, ...]] = field(default_factory=dict)
+    """The hosts of each hostfile that was found and can be read."""
     no_sinfo: str | None = None
     """What sinfo said where it is there and lists nothing; then GPUs may not be known."""
     left_out: tuple[str, ...] = ()
@@ -175,8 +168,10 @@ def _output(run: Run, argv: Sequence[str]) -> str:
     return answer.output if answer.ok else ""
 
 
-def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...], tuple[str, ...]]:
-    found: list[Hostfile] = []
+def _hostfiles(
+    cwd: Path, system: Sequence[Path]
+) -> tuple[Mapping[Path, tuple[Host, ...]], tuple[str, ...]]:
+    found: dict[Path, tuple[Host, ...]] = {}
     left_out: list[str] = []
     folder = cwd / "hostfiles"
     listed = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -188,11 +183,10 @@ def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...],
             if foreign is not None:
                 left_out.append(str(foreign))
                 continue
-            hosts = hostfile.parse(read_text(path), source=str(path)).hosts
+            found[path] = hostfile.parse(read_text(path), source=str(path)).hosts
         except (UserError, OSError):
             continue  # `clusterkit hostfile FILE` says what is wrong; here it is no find
-        found.append(Hostfile(path=path, hosts=hosts))
-    return tuple(found), tuple(left_out)
+    return found, tuple(left_out)
 
 
 _COMMENT_COLUMN = 34
@@ -233,10 +227,10 @@ def chosen_partition(partitions: Sequence[Partition]) -> Partition:
     return max(partitions, key=lambda p: (p.gpus > 0, p.default, p.nodes))
 
 
-def _named(found: Found) -> dict[str, Hostfile]:
-    racks: dict[str, Hostfile] = {}
+def _named(found: Found) -> dict[str, Path]:
+    racks: dict[str, Path] = {}
     for rack in found.hostfiles:
-        stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.path.stem).strip("-_") or "rack"
+        stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.stem).strip("-_") or "rack"
         taken = {*racks, "local", *([found.cluster_name] if found.partitions else [])}
         names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
         racks[next(name for name in names if name not in taken)] = rack

@@ -68,8 +68,8 @@ def _report(found: Found) -> Iterator[str]:
         if found.gpus
         else ("found no GPUs in this machine (nvidia-smi is missing or lists none)")
     )
-    for rack in found.hostfiles:
-        yield f"found hostfile {rack.path} with {len(rack.hosts)} hosts"
+    for path, hosts in found.hostfiles.items():
+        yield f"found hostfile {path} with {len(hosts)} hosts"
     for reason in found.left_out:
         yield f"left out a hostfile: {reason}"
     if not found.hostfiles:
