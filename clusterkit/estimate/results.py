@@ -101,22 +101,13 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether the likely figure stays below the limit, and what is offloaded in the RAM."""
-        return self.fits_gpu and self.fits_host
-
-    @property
-    def fits_gpu(self) -> bool:
-        """Whether the likely figure stays below the limit of the GPU."""
-        return self.device.likely <= self.limit
-
-    @property
-    def fits_host(self) -> bool:
-        """Whether a node has the RAM for what is offloaded."""
-        return self.host_bytes <= self.host_limit
+        return self.device.likely <= self.limit and self.host_bytes <= self.host_limit
 
     @property
     def lacks_ram(self) -> bool:
         """Whether RAM is what lacks most, more than memory of the GPU."""
-        return not self.fits_host and self.excess > self.device.likely / self.limit
+        lacks = self.host_bytes > self.host_limit
+        return lacks and self.excess > self.device.likely / self.limit
 
     @property
     def excess(self) -> float:

@@ -72,23 +72,7 @@ class ModelShape:
     @property
     def mlp_params(self) -> int:
         """Parameters of the MLP of a block: of all experts and the router, where it has some."""
-        if not self.experts:
-            return self._mlp(self.ffn)
-        shared = self._mlp(self.shared_ffn) if self.shared_ffn else 0
-        return self.experts * self._mlp(self.ffn) + self.hidden * self.experts + shared
-
-    @property
-    def active_mlp_params(self) -> int:
-        """Parameters of a block's MLP that one token meets."""
-        if not self.experts:
-            return self.mlp_params
-        shared = self._mlp(self.shared_ffn) if self.shared_ffn else 0
-        return self.active_experts * self._mlp(self.ffn) + self.hidden * self.experts + shared
-
-    @property
-    def norm_params(self) -> int:
-        """Parameters of the norms of a block."""
-        return self.norms * self._norm
+        return self._mlp_of(self.experts)
 
     @property
     def block_params(self) -> int:
@@ -118,7 +102,7 @@ class ModelShape:
         return self._by_shape(active=True) + self.params - self._by_shape(active=False)
 
     def _by_shape(self, *, active: bool) -> int:
-        mlp = self.active_mlp_params if active else self.mlp_params
+        mlp = self._mlp_of(self.active_experts if active else self.experts)
         dense = min(self.dense_layers, self.layers) if self.experts else 0
         blocks = (self.layers - dense) * self._block(mlp)
         blocks += dense * self._block(self._mlp(self.dense_ffn))
@@ -126,11 +110,18 @@ class ModelShape:
         return blocks + self.embedding_params + self.head_params + last_norm + self.other_params
 
     def _block(self, mlp: int) -> int:
-        return self.attention_params + mlp + self.norm_params + self.other_block_params
+        return self.attention_params + mlp + self.norms * self._norm + self.other_block_params
 
     @property
     def _norm(self) -> int:
         return self.hidden * (2 if self.biases else 1)
+
+    def _mlp_of(self, experts: int) -> int:
+        """Return the parameters of so many of the experts, with the router and what is shared."""
+        if not self.experts:
+            return self._mlp(self.ffn)
+        shared = self._mlp(self.shared_ffn) if self.shared_ffn else 0
+        return experts * self._mlp(self.ffn) + self.hidden * self.experts + shared
 
     def _mlp(self, width: int) -> int:
         matrices = 3 if self.gated else 2

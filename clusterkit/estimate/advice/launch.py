@@ -37,12 +37,8 @@ DTYPES: Mapping[Precision, tuple[str, str, bool]] = {
 }
 """Dtype of the parameters, dtype of products, and whether the optimizer keeps copies in fp32."""
 
-STAGES: Mapping[Sharding, int] = {
-    Sharding.NONE: 0,
-    Sharding.OPTIMIZER: 1,
-    Sharding.GRADIENTS: 2,
-    Sharding.FULL: 3,
-}
+STAGES = {sharding: stage for stage, sharding in enumerate(Sharding) if stage < 4}
+"""The stage of ZeRO; none for hybrid sharding."""
 RANKS = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
