@@ -142,17 +142,14 @@ class _Loader:
                 raise UserError(message, key=f"clusters.{name}")
         if self.problems:
             raise UserError(problems=in_order(self.problems))
+        origins = {"default_cluster": default.origin}
+        for name, given in self.clusters.items():
+            keys = {".".join(("clusters", name, *path)): one for path, one in given.items()}
+            origins |= {key: one.origin for key, one in keys.items()}
         return Settings(
             default_cluster=default.value,
             clusters=clusters,
-            origins={
-                "default_cluster": default.origin,
-                **{
-                    ".".join(("clusters", name, *path)): one.origin
-                    for name, given in self.clusters.items()
-                    for path, one in given.items()
-                },
-            },
+            origins=origins,
             files=tuple(file.path for file in files),
             warnings=sources.unread_variables(self.environ, SCALAR_KEYS),
             cluster_warnings=self.warnings,
@@ -175,11 +172,9 @@ class _Loader:
             if named:
                 text = read_text(path, source=source, most=LARGEST)
             else:
-                use = "read a configuration from it"
-                hint = (
-                    f"if you trust it: clusterkit --config-file {shell.quote(str(path))} ...; "
-                    "to leave it out: --config-file /dev/null, or a file of your own"
-                )
+                use, trust = "read a configuration from it", shell.quote(str(path))
+                hint = f"if you trust it: clusterkit --config-file {trust} ...; to leave it out: "
+                hint += "--config-file /dev/null, or a file of your own"
                 text = read_own_text(path, source=source, use=use, hint=hint)
             document = parse_document(text, source=source)
         except UserError as error:
@@ -258,11 +253,11 @@ class _Loader:
         where = f"clusters.{name}"
         self._report_misplaced(where, kind, layers)
         values: dict[str, Any] = {}
-        for path, given in layers.items():
-            if len(path) == 1:
-                values[path[0]] = given.value
+        for (key, *item), given in layers.items():
+            if item:
+                values.setdefault(key, {})[item[0]] = given.value
             else:
-                values.setdefault(path[0], {})[path[1]] = given.value
+                values[key] = given.value
         for key in _PATHS:
             if given_path := layers.get((key,)):
                 values[key] = _anchored(given_path)
@@ -276,26 +271,22 @@ class _Loader:
             self.problems += error.problems
             values["hosts"] = (Host(name=name),)
         if kind.lists_hosts and not values["hosts"] and not self._refused(f"{where}.hosts"):
-            given_kind = layers.get(("kind",))
-            self._wrong(
-                f"cluster {name!r} of kind ssh has no hosts",
-                "add `hosts: n[1-4]` or `hostfile: PATH`",
-                where,
-                given_kind.position if given_kind else None,
-            )
+            position = layers["kind",].position if ("kind",) in layers else None
+            message = f"cluster {name!r} of kind ssh has no hosts"
+            self._wrong(message, "add `hosts: n[1-4]` or `hostfile: PATH`", where, position)
         known = {key: value for key, value in values.items() if key in _FIELDS}
         return ClusterSpec(**{**known, "name": name, "kind": kind})
 
     def _report_misplaced(self, where: str, kind: ClusterKind, layers: _Layers) -> None:
         first = {path[0]: given.position for path, given in reversed(layers.items())}
-        for key in dict.fromkeys(path[0] for path in layers):
+        for key, position in first.items():
             if kind in kinds_of(key):
                 continue
             message = f"{key} does not apply to a cluster of kind {kind}"
             fitting = [other for other in ClusterModel.model_fields if kind in kinds_of(other)]
             kinds = " or ".join(kinds_of(key))
             hint = did_you_mean(key, fitting) or f"remove it, or write `kind: {kinds}`"
-            self._wrong(message, hint, f"{where}.{key}", first[key])
+            self._wrong(message, hint, f"{where}.{key}", position)
         runtime = layers.get(("container_runtime",))
         if runtime is not None and runtime.value == "pyxis" and not kind.scheduled:
             message = f"pyxis is a part of Slurm; a cluster of kind {kind} has none"

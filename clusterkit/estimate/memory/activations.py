@@ -10,15 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.facts import FACTS
-from clusterkit.estimate.setup import (
-    FSDP,
-    TORCH,
-    Checkpointing,
-    Library,
-    Loss,
-    Precision,
-    Setup,
-)
+from clusterkit.estimate.setup import FSDP, TORCH, Checkpointing, Library, Loss, Precision, Setup
 
 _HALF = 2
 _AUTOCAST = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP8})

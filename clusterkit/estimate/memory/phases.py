@@ -28,13 +28,7 @@ from clusterkit.estimate.memory.stage import (
     undivided,
     working,
 )
-from clusterkit.estimate.memory.states import (
-    Stage,
-    bytes_of,
-    frozen_bytes,
-    shares_of,
-    stages_of,
-)
+from clusterkit.estimate.memory.states import Stage, bytes_of, frozen_bytes, shares_of, stages_of
 from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
 from clusterkit.estimate.setup import FSDP, Library, Offload, Optimizer, Setup
 

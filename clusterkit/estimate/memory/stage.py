@@ -14,12 +14,7 @@ from clusterkit.estimate.memory.activations import (
     logits_of,
     working_per_token,
 )
-from clusterkit.estimate.memory.states import (
-    Stage,
-    frozen_bytes,
-    frozen_width,
-    on_gpu,
-)
+from clusterkit.estimate.memory.states import Stage, frozen_bytes, frozen_width, on_gpu
 from clusterkit.estimate.results import Kind, Term
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Sharding
 
