@@ -12,7 +12,7 @@ from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import pci_gpus
 from clusterkit.preflight.probes.gpu.pci_gpus import GpuDirect
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
-from clusterkit.preflight.probes.net.rdma import Device, Rdma
+from clusterkit.preflight.probes.net.rdma_ports import Device, Rdma
 from clusterkit.transport.probe import PreflightJob
 
 V = TypeVar("V", bound=Hashable)

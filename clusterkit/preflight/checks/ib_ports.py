@@ -12,8 +12,8 @@ from clusterkit.preflight.checks.results import Result, Results, advice, missing
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
-from clusterkit.preflight.probes.net.rdma import Port, Rdma
 from clusterkit.preflight.probes.net.rdma_counters import PortCounters, RdmaCounters
+from clusterkit.preflight.probes.net.rdma_ports import Port, Rdma
 from clusterkit.preflight.topology.compare import parse_hca_filter
 from clusterkit.transport.probe import Missing, PreflightJob
 

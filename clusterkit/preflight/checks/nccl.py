@@ -17,7 +17,7 @@ from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
 from clusterkit.preflight.probes.net.interfaces import NamedInterface
-from clusterkit.preflight.probes.net.rdma import Rdma
+from clusterkit.preflight.probes.net.rdma_ports import Rdma
 from clusterkit.preflight.topology.matrix import Topology, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 

@@ -14,7 +14,7 @@ from clusterkit.preflight.probes.gpu import amd_gpus, nvidia_gpus
 from clusterkit.preflight.probes.host import disks, job_python
 from clusterkit.preflight.probes.host import system as host_system
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
-from clusterkit.preflight.probes.net.rdma import Rdma
+from clusterkit.preflight.probes.net.rdma_ports import Rdma
 from clusterkit.transport.probe import Missing, Probe
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterkit.preflight.probes.gpu import nvidia_links, pci_gpus
 from clusterkit.preflight.probes.net import interfaces, rdma_counters, rdma_ports
-from clusterkit.preflight.probes.net.rdma import Rdma, number, physical, rate, state
+from clusterkit.preflight.probes.net.rdma_ports import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
 from clusterkit.transport.script import compose, read_answer
 from tests.helpers.mangling import mangled

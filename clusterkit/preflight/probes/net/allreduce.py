@@ -91,20 +91,17 @@ def _exercise(line: str, ranks: int) -> Exercise:
             raise Unparsed(f"unexpected line {line[:60]!r}")
 
 
-def backend_of(job: PreflightJob) -> str:
-    """Return `nccl` where the job is known to use GPUs, else `gloo`."""
-    return "nccl" if job.uses_gpus else "gloo"
-
-
 def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     """Return the snippet for all nodes of `job`; the rounds default to one of neighbours."""
     count = len(job.hosts)
     if count < 2:
         return None
-    backend = backend_of(job)
+    backend = "nccl" if job.uses_gpus else "gloo"
     neighbours = ",".join(f"{k}-{k + 1}" for k in range(0, count - 1, 2))
+    # The program that `clusterkit bench allreduce` measures with, too.
+    collective = read_template(f"programs/collectives/{_COLLECTIVE}.py")
     words = (
-        bundled(read_program("allreduce_rank"), {_COLLECTIVE: _collective()}),
+        bundled(read_program("allreduce_rank"), {_COLLECTIVE: collective}),
         ",".join(job.hosts),
         str(job.port or DEFAULT_PORT),
         backend,
@@ -114,17 +111,8 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     )
     if (interface := job.network_interface) is not None:
         ours = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
-        job = _with_env(job, ours)
+        job = dataclasses.replace(job, env={**ours, **job.env})
     return snippet(job, ("netnode",), "allreduce", words, env=True)
-
-
-def _collective() -> str:
-    """Return the program that `clusterkit bench allreduce` measures with, too."""
-    return read_template(f"programs/collectives/{_COLLECTIVE}.py")
-
-
-def _with_env(job: PreflightJob, ours: dict[str, str]) -> PreflightJob:
-    return dataclasses.replace(job, env={**ours, **job.env})
 
 
 PROBE = Probe(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterkit.preflight.probes.net.pairs import whole_number
 from clusterkit.preflight.probes.net.program import DEFAULT_PORT, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
@@ -23,10 +22,19 @@ _BUDGET_S = 30.0
 _SLOTS_S = (0.45, 1.0)
 
 OK = "ok"
-_STATUS = re.compile(
-    r"ok|refused|timeout|unreachable|closed|foreign|name|uncalled|wrong:[\w.:-]{1,255}", re.ASCII
+_NODE = r"[\w.:-]{1,255}"
+_COUNT = r"[0-9]{1,20}|-"
+_STATUS = rf"refused|timeout|unreachable|closed|foreign|name|uncalled|wrong:{_NODE}"
+_HEAD = re.compile(
+    rf"ck-net 1 ({_NODE}) \S+ \S+ \S+\nport ([0-9]{{1,20}}) ([0-9]{{1,20}})", re.ASCII
 )
-_NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)
+_LINE = re.compile(
+    rf"pair \d{{1,20}} (?P<met>{_NODE})"
+    rf" (?:ok (?P<us>{_COUNT}) (?P<rate>{_COUNT})|(?P<why>{_STATUS}))"
+    rf"|to (?P<peer>{_NODE}) (?P<status>ok|{_STATUS})|head (?P<head>ok|{_STATUS}) \S+"
+    rf"|nic (?P<nic>\S+) (?P<mbit>{_COUNT})",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,31 +72,34 @@ def parse(text: str) -> LinkFacts:
     Raises:
         Unparsed: it is not that, or it is cut off.
     """
-    lines = [line.split() for line in text.splitlines()]
-    if len(lines) < 3 or lines[-1] != ["end"] or lines[0][:2] != ["ck-net", "1"]:
+    *lines, end = text.splitlines() or [""]
+    top = _HEAD.fullmatch("\n".join(lines[:2]))
+    if top is None or end != "end":
         raise Unparsed("no report from its first line to its end")
-    if len(lines[0]) != 6 or len(lines[1]) != 3 or lines[1][0] != "port":
-        raise Unparsed("its first lines are damaged")
     head: str | None = None
     nic: tuple[str | None, int | None] = (None, None)
     reach, meetings = [], []
-    for words in lines[2:-1]:
-        match words:
-            case ["pair", number, peer, status, *rest]:
-                whole_number(number)
-                meetings.append(_meeting(peer, status, rest))
-            case ["to", peer, status]:
-                reach.append((_name(peer), _status(status)))
-            case ["head", status, _]:
-                head = _status(status)
-            case ["nic", name, speed]:
-                nic = (None if name == "-" else name, _optional(speed))
-            case _:
-                raise Unparsed(f"unexpected line {' '.join(words)[:60]!r}")
+    for line in lines[2:]:
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise Unparsed(f"unexpected line {line[:60]!r}")
+        if found["met"]:
+            latency_us, rate = _figure(found["us"]), _figure(found["rate"])
+            status = found["why"] or OK
+            meeting = Meeting(
+                peer=found["met"], status=status, latency_us=latency_us, bytes_per_s=rate
+            )
+            meetings.append(meeting)
+        elif found["peer"]:
+            reach.append((found["peer"], found["status"]))
+        elif found["head"]:
+            head = found["head"]
+        else:
+            nic = (None if found["nic"] == "-" else found["nic"], _figure(found["mbit"]))
     return LinkFacts(
-        node=_name(lines[0][2]),
-        port=whole_number(lines[1][1]),
-        bound=whole_number(lines[1][2]),
+        node=top[1],
+        port=int(top[2]),
+        bound=int(top[3]),
         head=head,
         reach=tuple(reach),
         meetings=tuple(meetings),
@@ -97,30 +108,8 @@ def parse(text: str) -> LinkFacts:
     )
 
 
-def _meeting(peer: str, status: str, rest: list[str]) -> Meeting:
-    if status != OK and not rest:
-        return Meeting(peer=_name(peer), status=_status(status))
-    if status != OK or len(rest) != 2:
-        raise Unparsed("a pair without its figures")
-    return Meeting(
-        peer=_name(peer), status=OK, latency_us=_optional(rest[0]), bytes_per_s=_optional(rest[1])
-    )
-
-
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise Unparsed(f"no name of a node: {text[:60]!r}")
-    return text
-
-
-def _status(text: str) -> str:
-    if not _STATUS.fullmatch(text):
-        raise Unparsed(f"no status: {text[:60]!r}")
-    return text
-
-
-def _optional(text: str) -> int | None:
-    return None if text == "-" else whole_number(text)
+def _figure(text: str | None) -> int | None:
+    return None if text in {None, "-"} else int(text or "")
 
 
 def links_snippet(job: PreflightJob, *, run: str = "-", rounds: str = "") -> str | None:
