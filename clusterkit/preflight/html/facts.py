@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.probes.gpu import amd_gpus, nvidia_gpus
+from clusterkit.preflight.probes.gpu.amd_gpus import AmdGpu
+from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 from clusterkit.preflight.probes.host import disks, job_python
 from clusterkit.preflight.probes.host import system as host_system
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
@@ -85,12 +86,11 @@ _DASH = "\u2013"
 
 
 def _from(probe: Probe[T], value: Callable[[T], str | None]) -> Callable[[NodeFacts], str | None]:
-    return partial(_read, probe, value)
+    def read(node: NodeFacts) -> str | None:
+        facts = node.of(probe)
+        return None if isinstance(facts, Missing) else value(facts)
 
-
-def _read(probe: Probe[T], value: Callable[[T], str | None], node: NodeFacts) -> str | None:
-    facts = node.of(probe)
-    return None if isinstance(facts, Missing) else value(facts)
+    return read
 
 
 def _reached(node: NodeFacts) -> str:
@@ -112,9 +112,9 @@ def _size(kib: int) -> str:
     return f"{kib / _GIB:.0f} GiB" if kib >= 10 * _GIB else f"{kib / _GIB:.1f} GiB"
 
 
-def _gpus(facts: nvidia_gpus.NvidiaGpus) -> str:
-    counts = Counter(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus)
-    return ", ".join(f"{number}x {name}" for name, number in counts.items()) or "none"
+def _named(gpus: Iterable[Gpu | AmdGpu]) -> str | None:
+    counts = Counter((gpu.name or "AMD GPU").removeprefix("NVIDIA ") for gpu in gpus)
+    return ", ".join(f"{number}x {name}" for name, number in counts.items()) or None
 
 
 def _hottest(facts: nvidia_gpus.NvidiaGpus) -> str | None:
@@ -122,20 +122,11 @@ def _hottest(facts: nvidia_gpus.NvidiaGpus) -> str | None:
     return f"{max(known):.0f} C" if known else None
 
 
-def _amd(facts: amd_gpus.AmdGpus) -> str | None:
-    counts = Counter(gpu.name or "AMD GPU" for gpu in facts.gpus)
-    return ", ".join(f"{number}x {name}" for name, number in counts.items()) or None
-
-
 def _rdma(facts: Rdma) -> str | None:
     rates = Counter(port.rate_gbps for port in facts.ports if port.active)
     parts = [f"{n}x {rate:g} Gb/s" if rate else f"{n} active" for rate, n in rates.most_common()]
     idle = len(facts.ports) - rates.total()
     return ", ".join([*parts, f"{idle} down"] if idle else parts) or None
-
-
-def _shm(facts: disks.Disks) -> str | None:
-    return None if facts.shm is None else _size(facts.shm.size_kib)
 
 
 def _interfaces(facts: tuple[interfaces.Interface, ...]) -> str | None:
@@ -147,20 +138,12 @@ def _interfaces(facts: tuple[interfaces.Interface, ...]) -> str | None:
     return f"{fold_set(names)} {fastest / 1000:g} Gbit/s"
 
 
-def _python(facts: job_python.JobPython | None) -> str | None:
-    return None if facts is None else facts.version
-
-
 def _torch(facts: job_python.JobPython | None) -> str | None:
     if facts is None or facts.torch is None:
         return None
     version = facts.torch.partition("+")[0]
     built = f"CUDA {facts.cuda}" if facts.cuda else f"HIP {facts.hip}" if facts.hip else "CPU"
     return f"{version}, {built}"
-
-
-def _nccl(facts: job_python.JobPython | None) -> str | None:
-    return None if facts is None else facts.nccl
 
 
 def _limit(value: int | None) -> str:
@@ -176,16 +159,22 @@ FACTS = (
     Fact(label="CPUs", of=_from(host_system.PROBE, lambda s: f"{s.cpus} {s.arch}")),
     Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
     Fact(label="memory", of=_from(host_system.PROBE, lambda system: _size(system.memory_kib))),
-    Fact(label="shared memory", of=_from(disks.PROBE, _shm)),
+    Fact(
+        label="shared memory",
+        of=_from(disks.PROBE, lambda d: d.shm and _size(d.shm.size_kib)),
+    ),
     Fact(label="memlock", of=_from(host_system.LIMITS, lambda limits: _limit(limits.locked_bytes))),
-    Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
-    Fact(label="AMD GPUs", of=_from(amd_gpus.PROBE, _amd)),
+    Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, lambda facts: _named(facts.gpus) or "none")),
+    Fact(label="AMD GPUs", of=_from(amd_gpus.PROBE, lambda facts: _named(facts.gpus))),
     Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),
     Fact(label="hottest", of=_from(nvidia_gpus.PROBE, _hottest), measured=True),
     Fact(label="RDMA ports", of=_from(rdma_ports.PROBE, _rdma)),
     Fact(label="interfaces", of=_from(interfaces.PROBE, _interfaces)),
-    Fact(label="Python", of=_from(job_python.PROBE, _python)),
+    Fact(
+        label="Python",
+        of=_from(job_python.PROBE, lambda python: python.version if python else None),
+    ),
     Fact(label="torch", of=_from(job_python.PROBE, _torch)),
-    Fact(label="NCCL", of=_from(job_python.PROBE, _nccl)),
+    Fact(label="NCCL", of=_from(job_python.PROBE, lambda python: python.nccl if python else None)),
 )
 """In the order of the columns; another fact is another line."""

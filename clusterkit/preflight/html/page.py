@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,13 +18,27 @@ from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks import AREAS
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
-from clusterkit.preflight.html import types, verdicts
+from clusterkit.preflight.html import types
 from clusterkit.preflight.html.facts import fact_table
 from clusterkit.preflight.html.pairs import matrices, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.report import Report
 
+SYMBOLS: Mapping[Verdict, str] = {
+    Verdict.PASS: "\u2713",
+    Verdict.SKIP: "\u2013",
+    Verdict.UNKNOWN: "?",
+    Verdict.WARN: "!",
+    Verdict.FAIL: "\u2715",
+}
+"""A verdict is never told by its colour alone."""
+
+_NOTHING = -1
+_RANK = {None: _NOTHING, Verdict.SKIP: 0, Verdict.PASS: 1} | {
+    verdict: 2 + verdict.severity for verdict in (Verdict.UNKNOWN, Verdict.WARN, Verdict.FAIL)
+}
+"""What a part shows: one check that does not apply hides none that passed."""
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
-_WORST_FIRST = tuple(sorted(Verdict, key=verdicts.rank, reverse=True))
+_WORST_FIRST = tuple(sorted(Verdict, key=_RANK.__getitem__, reverse=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +96,8 @@ def page(bundle: Bundle, report: Report) -> str:
             loud=_cards(f for f in report.findings if f.verdict not in _QUIET),
             quiet=_cards(f for f in report.findings if f.verdict in _QUIET),
             areas=AREAS,
-            symbols=verdicts.SYMBOLS,
-            verdict_rows=verdicts.rows(report),
+            symbols=SYMBOLS,
+            verdict_rows=verdict_rows(report),
             table=fact_table(facts),
             types=types.node_types(facts),
             untyped=types.untyped(facts),
@@ -124,7 +138,7 @@ def _node_lines(report: Report) -> tuple[NodeLine, ...]:
     folded = lru_cache(maxsize=None)(fold_set)
     for finding in report.findings:
         for node in finding.nodes:
-            if verdicts.rank(finding.verdict) > verdicts.rank(worst[node]):
+            if _RANK[finding.verdict] > _RANK[worst[node]]:
                 worst[node], ids[node] = finding.verdict, {}
             if finding.verdict is worst[node] and finding.verdict not in _QUIET:
                 ids[node][finding.id] = None
@@ -141,7 +155,7 @@ def _cards(findings: Iterable[Finding]) -> tuple[Card, ...]:
         key = (finding.verdict, finding.summary, finding.hint, bool(finding.nodes))
         alike.setdefault(key, []).append(finding)
     cards = [_card(members) for members in alike.values()]
-    return tuple(sorted(cards, key=lambda c: (-verdicts.rank(c.verdict), bool(c.nodes))))
+    return tuple(sorted(cards, key=lambda c: (-_RANK[c.verdict], bool(c.nodes))))
 
 
 def _card(members: Sequence[Finding]) -> Card:
@@ -156,3 +170,54 @@ def _card(members: Sequence[Finding]) -> Card:
         commands=tuple(dict.fromkeys(f.command for f in members if f.command)),
         evidence=tuple(line for text in evidence for line in text.splitlines()),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """The worst verdict of a node in one area, and the checks that say so."""
+
+    verdict: Verdict | None
+    """None: nothing was checked."""
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Nodes with the same cell in every area."""
+
+    nodes: tuple[str, ...]
+    """Empty for the row of the job as a whole."""
+    cells: tuple[Cell, ...]
+    """In the order of `AREAS`."""
+
+
+def verdict_rows(report: Report) -> tuple[Row, ...]:
+    """Return nodes grouped by their verdicts: the job first, then worst first."""
+    cells: dict[str | None, dict[str, Cell]] = {None: {}} | {node: {} for node in report.nodes}
+    for finding in report.findings:
+        for key in finding.nodes or (None,):
+            _enter(cells[key], finding)
+    grouped: dict[tuple[Cell, ...], list[str]] = {}
+    of_job = _row(cells.pop(None))
+    for node, found in cells.items():
+        grouped.setdefault(_row(found), []).append(str(node))
+    rows = [Row(nodes=tuple(nodes), cells=row) for row, nodes in grouped.items()]
+    ranks = {row: sorted((_RANK[c.verdict] for c in row.cells), reverse=True) for row in rows}
+    rows.sort(key=lambda row: ranks[row], reverse=True)
+    job = [Row(nodes=(), cells=of_job)] if any(cell.verdict for cell in of_job) else []
+    return (*job, *rows)
+
+
+def _enter(cells: dict[str, Cell], finding: Finding) -> None:
+    area = finding.id.rstrip("0123456789")
+    before = cells.get(area)
+    if before is None or _RANK[finding.verdict] > _RANK[before.verdict]:
+        cells[area] = Cell(verdict=finding.verdict, ids=(finding.id,))
+    elif finding.verdict is before.verdict and finding.id not in before.ids:
+        cells[area] = Cell(verdict=before.verdict, ids=(*before.ids, finding.id))
+
+
+def _row(cells: Mapping[str, Cell]) -> tuple[Cell, ...]:
+    """Return the cell of each area; what passed and what does not apply needs no ids."""
+    found = (cells.get(area, Cell(verdict=None)) for area in AREAS)
+    return tuple(cell if _RANK[cell.verdict] > 1 else Cell(verdict=cell.verdict) for cell in found)

@@ -54,16 +54,11 @@ class PairMatrix:
         """The middle of all values that were measured."""
         return self.known[len(self.known) // 2]
 
-    def times_worse(self, value: float) -> float:
-        """Return how many times worse than the median a value is; below 1: better."""
-        if value == FAILED:
-            return math.inf
-        return self.median / value if self.more_is_better else value / self.median
-
     def with_times(self) -> Iterator[tuple[int, float]]:
-        """Yield every pair and how many times worse than the median it is."""
+        """Yield every pair and how many times worse than the median it is; below 1: better."""
         for pair, value in zip(self.pairs, self.values, strict=True):
-            yield pair, self.times_worse(value)
+            times = self.median / value if self.more_is_better else value / self.median
+            yield pair, math.inf if value == FAILED else times
 
     @cached_property
     def bad_nodes(self) -> Mapping[int, float]:
@@ -94,7 +89,8 @@ def packed(matrix: PairMatrix) -> dict[str, Any]:
     step = max(math.log(high / low) / _STEPS, _FINEST)
     codes = bytearray(len(matrix.nodes) ** 2)
     for pair, value in zip(matrix.pairs, matrix.values, strict=True):
-        codes[pair] = _code(value, low, step)
+        step_up = 0 if value == FAILED else round(math.log(value / low) / step)
+        codes[pair] = _FAILED_CODE if value == FAILED else 1 + step_up
     return {
         "unit": matrix.unit,
         "more": matrix.more_is_better,
@@ -105,12 +101,6 @@ def packed(matrix: PairMatrix) -> dict[str, Any]:
         "median": matrix.median,
         "cells": base64.b64encode(zlib.compress(codes, 9)).decode(),
     }
-
-
-def _code(value: float, low: float, step: float) -> int:
-    if value == FAILED:
-        return _FAILED_CODE
-    return 1 + round(math.log(value / low) / step)
 
 
 def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:

@@ -23,9 +23,9 @@ from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
 from clusterkit.preflight.html.facts import fact_table
+from clusterkit.preflight.html.page import verdict_rows
 from clusterkit.preflight.html.pairs import FAILED, PairMatrix, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.html.types import node_types, places
-from clusterkit.preflight.html.verdicts import rows
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.base import Reply
@@ -303,7 +303,7 @@ def test_one_value_makes_a_map() -> None:
 
 def test_verdicts_are_grouped_worst_first() -> None:
     nodes = ("n1", "n2", "n3", "n4")
-    grouped = rows(
+    grouped = verdict_rows(
         report(
             nodes,
             finding("HOST001", Verdict.PASS, *nodes),
