@@ -55,7 +55,10 @@ def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) 
     Raises:
         UserError, RemoteError: as `targets.aim`, and the transport is not there.
     """
-    if not _asks(plan, mode):
+    kind, request = plan.cluster.kind, plan.cluster.gpu_request
+    cpus_alone = kind.scheduled and request is GpuRequest.NONE
+    several = plan.nodes > 1 and not kind.shares_machine and not cpus_alone
+    if mode is not Mode.FULL and not several:
         return _lint(plan)
     checks = tuple(c for c in all_checks() if mode is Mode.FULL or c.tier is not Tier.NETWORK)
     return evaluate(gather(aim_plan(plan), checks, on_reply=on_reply), checks)
@@ -83,14 +86,6 @@ def examine_here(document: Mapping[str, Any], node: str) -> Report:
         if reply.reach.problem is not None:
             raise RemoteError(reply.reach.detail, node=node)
     return evaluate(bundle, checks)
-
-
-def _asks(plan: LaunchPlan, mode: Mode) -> bool:
-    if mode is Mode.FULL:
-        return True
-    kind, request = plan.cluster.kind, plan.cluster.gpu_request
-    cpus_alone = kind.scheduled and request is GpuRequest.NONE
-    return plan.nodes > 1 and not kind.shares_machine and not cpus_alone
 
 
 def _lint(plan: LaunchPlan) -> Report:

@@ -65,26 +65,17 @@ def aim(
     kind = _kind(cluster, via)
     # Not resolved: a link may lead elsewhere on the nodes.
     paths = tuple(os.path.abspath(Path(path).expanduser()) for path in options.paths)  # noqa: PTH100
-    job = PreflightJob(
-        hosts=tuple(host.name for host in hosts),
+    image = options.image or cluster.image
+    job = dataclasses.replace(
+        _job_of(cluster, tuple(host.name for host in hosts), image, cluster.container_runtime),
         kind=kind.value,
         framework=options.framework,
-        python=cluster.job_python,
-        python_is_set_up=bool(cluster.modules or cluster.setup),
         gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         slots={host.name: host.slots for host in hosts if host.slots is not None},
         uses_gpus=_uses_gpus(cluster, gpus_requested=options.gpus_per_node is not None),
         env={**cluster.env, **{name: str(value) for name, value in options.env.items()}},
         paths=_shared(cluster, paths, via),
-        port=cluster.port_range[0],
-        network_interface=cluster.network_interface,
-        container_runtime=_engine(cluster.container_runtime),
-        image=options.image or cluster.image,
-        image_digest=_digest_here(
-            _engine(cluster.container_runtime), options.image or cluster.image, via
-        ),
-        allowed_names=cluster.allowed_env,
-        asked_by=__version__,
+        image_digest=_digest_here(_engine(cluster.container_runtime), image, via),
         peer_ssh=asks_for_peers(options.select),
     )
     return Target(
@@ -117,7 +108,10 @@ def aim_plan(plan: LaunchPlan) -> Target:
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
     hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
     if target.slurm and not plan.node_names:
-        hosts = _in_service(hosts, plan.nodes)
+        without = slurm_nodes.out_of_service(hosts) if hosts else {}
+        left = tuple(host for host in hosts if host not in without)
+        # All, where those in service are too few: to be told why.
+        hosts = left if len(left) >= plan.nodes else hosts
     paths = target.job.paths
     job = job_of_plan(plan, hosts)
     job = dataclasses.replace(
@@ -130,21 +124,33 @@ def aim_plan(plan: LaunchPlan) -> Target:
 
 def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
     """Return what the checks may know of a planned job on `hosts`."""
-    cluster = plan.cluster
+    container, runtime = plan.container, plan.container.runtime if plan.container else None
+    return dataclasses.replace(
+        _job_of(plan.cluster, hosts, container.image if container else None, runtime),
+        framework=plan.framework,
+        gpus_per_node=max(plan.slots),
+        gpu_use=gpu_use(plan),
+        env=plan.env,
+    )
+
+
+def _job_of(
+    cluster: ClusterSpec,
+    hosts: tuple[str, ...],
+    image: str | None,
+    runtime: ContainerRuntime | None,
+) -> PreflightJob:
+    """Return what a cluster tells of any job on it."""
     return PreflightJob(
         hosts=hosts,
         kind=cluster.kind.value,
-        framework=plan.framework,
         python=cluster.job_python,
         python_is_set_up=bool(cluster.modules or cluster.setup),
-        gpus_per_node=max(plan.slots),
         uses_gpus=_uses_gpus(cluster),
-        gpu_use=gpu_use(plan),
-        env=plan.env,
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
-        container_runtime=_engine(plan.container.runtime if plan.container else None),
-        image=plan.container.image if plan.container else None,
+        container_runtime=_engine(runtime),
+        image=image,
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )
@@ -171,15 +177,6 @@ def gather(
             bundle, target.transport, checks, most=target.most_nodes, on_reply=lambda _: None
         )
     return bundle
-
-
-def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
-    """Return the hosts that Slurm gives to jobs; all, where those are too few: to be told why."""
-    from clusterkit.transport.slurm_nodes import out_of_service  # noqa: PLC0415 - as in _transport
-
-    without = out_of_service(hosts) if hosts else {}
-    left = tuple(host for host in hosts if host not in without)
-    return left if len(left) >= needed else hosts
 
 
 def via_of(options: PreflightOptions, cluster: ClusterSpec) -> str:
@@ -214,25 +211,19 @@ def _transport(
 ) -> Transport:
     via, timeout_s = via_of(options, cluster), options.timeout
     if via == "ssh":
-        from clusterkit.transport.slurm_nodes import AwakeTransport  # noqa: PLC0415 - as by_ssh
-
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
         ssh = by_ssh(known, connect_timeout_s=timeout_s)
-        return AwakeTransport(ssh) if cluster.kind.scheduled else ssh
+        return slurm_nodes.AwakeTransport(ssh) if cluster.kind.scheduled else ssh
     if via == "srun":
+        words = gpu_request(cluster, gpus) if gpus else {}
         return by_srun(
             cluster,
             immediate_s=max(1, round(timeout_s or _ALLOCATED_WITHIN_S)),
-            extra=(*cluster.srun_args, *_gpu_words(cluster, gpus)),
+            # GPUs as the job will ask: where Slurm fences devices, others see none.
+            extra=(*cluster.srun_args, *(f"--{name}={value}" for name, value in words.items())),
             most_nodes=None if "SLURM_JOB_ID" in os.environ else step_nodes,
         )
     return by_shell()
-
-
-def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
-    """Ask for the GPUs as the job will: where Slurm fences devices, others see none."""
-    gpus_requested = gpu_request(cluster, gpus) if gpus else {}
-    return tuple(f"--{name}={value}" for name, value in gpus_requested.items())
 
 
 def _uses_gpus(cluster: ClusterSpec, *, gpus_requested: bool = False) -> bool | None:

@@ -32,7 +32,8 @@ def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> I
         yield None, ""
     yield from _node_lines(report)
     yield None, ""
-    yield None, _counted(report)
+    counts = (f"{number} {name}" for name, number in report.counts().items() if number)
+    yield None, f"findings: {', '.join(counts) or 'none'}; {report.seconds:.1f} s"
     yield from _conclusion(report)
 
 
@@ -73,12 +74,6 @@ def _node_lines(report: Report) -> Iterator[Line]:
     longest = max((len(nodes) for nodes, _ in rows), default=0)
     for nodes, verdict in rows:
         yield verdict, f"{nodes:<{longest}}  {verdict}"
-
-
-def _counted(report: Report) -> str:
-    counts = report.counts()
-    counted = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    return f"findings: {counted or 'none'}; {report.seconds:.1f} s"
 
 
 def _conclusion(report: Report) -> Iterator[Line]:
@@ -139,15 +134,13 @@ def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for node, texts in reasons.items():
         if node not in left_out:
-            groups.setdefault(_reason(texts), []).append(node)
+            why = "; ".join(texts)
+            why = textwrap.shorten(why, _REASON, placeholder=" ...", break_on_hyphens=False)
+            groups.setdefault(why, []).append(node)
     for reason, nodes in groups.items():
         reason_word = shlex.quote(f"Reason=clusterkit: {reason}")
         names = shlex.quote(f"NodeName={hostlist.fold_set(nodes)}")
         yield f"scontrol update {names} State=DRAIN {reason_word}"
-
-
-def _reason(texts: list[str]) -> str:
-    return textwrap.shorten("; ".join(texts), _REASON, placeholder=" ...", break_on_hyphens=False)
 
 
 _STATE = "slurm-state"

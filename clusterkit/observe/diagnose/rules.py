@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 
 from clusterkit.core import ownership
 from clusterkit.core.errors import Problem, UserError, did_you_mean
-from clusterkit.preflight.probes.gpu.xid_catalog import harmless_lines
+from clusterkit.preflight.probes.gpu.kernel_log import harmless_lines
 
 FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -10,10 +10,8 @@ from clusterkit.preflight.checks.each_gpu import gpu_check
 from clusterkit.preflight.checks.results import Result, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import NodeFacts, check
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_gpus
-from clusterkit.preflight.probes.gpu import xid_catalog as xids
-from clusterkit.preflight.probes.gpu.kernel_log import KernelLog, Xid
+from clusterkit.preflight.probes.gpu.kernel_log import KernelLog, Xid, XidAction
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
-from clusterkit.preflight.probes.gpu.xid_catalog import XidAction
 from clusterkit.transport.probe import Missing
 
 
@@ -84,25 +82,26 @@ def _xid(node: NodeFacts) -> list[Result]:
     log, state = node.need(kernel_log.PROBE), node.of(nvidia_gpus.PROBE)
     known = {} if isinstance(state, Missing) else {_bus(g.bus_id): g for g in state.gpus}
     results = [r for xid in log.xids if (r := _of_xid(xid, log.xids, known)) is not None]
-    noted = ", ".join(f"{x.bus} {xids.xid_name(x)} x{x.count}" for x in log.xids)
+    noted = ", ".join(f"{x.bus} {kernel_log.xid_name(x)} x{x.count}" for x in log.xids)
     return [*results, *_notes(log)] or [ok("no Xid that concerns the node", noted)]
 
 
 def _of_xid(xid: Xid, others: Collection[Xid], known: Mapping[str, Gpu]) -> Result | None:
-    action = xids.xid_action(xid)
+    action = kernel_log.xid_action(xid)
     of_gpu = {other.code: other for other in others if other.bus == xid.bus}
     if action is XidAction.NOTHING or xid.cause in of_gpu:
         return None  # the Xid that caused it decides
     gpu = known.get(_bus(xid.bus))
     name = xid.bus if gpu is None else f"GPU {gpu.index}"
     # The log keeps an error over a reset of the GPU; the driver's own verdict does not.
-    later = of_gpu.get(xids.RECOVERY_ACTION)
-    quiet = later and later.last > xid.last and xids.xid_action(later) is XidAction.NOTHING
+    later = of_gpu.get(kernel_log.RECOVERY_ACTION)
+    quiet = later and later.last > xid.last and kernel_log.xid_action(later) is XidAction.NOTHING
     recovered = gpu is not None and gpu.recovery_action == "None"
     settled = action is XidAction.RESET and (recovered or quiet)
     return advice("GPU011", "xid", action=action.value, lines=f"NVRM.*{xid.bus}").result(
         Verdict.WARN if settled or action in _MILD else Verdict.FAIL,
-        f"{name}: {xids.xid_name(xid)}" + (", the driver asks for nothing now" if settled else ""),
+        f"{name}: {kernel_log.xid_name(xid)}"
+        + (", the driver asks for nothing now" if settled else ""),
         f"{xid.count}x, last: {xid.detail}",
     )
 

@@ -17,23 +17,29 @@ _TRAINS = re.compile(
     r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|horovodrun|run_and_time)\b"
     r"|(?:train|tune|sft)\w{0,60}\.py\b"
 )
-_ONE_MACHINE = re.compile(
-    r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"
-    r"|--nnodes[= ]1\b|--master[-_]addr[= ][\"']?(?:localhost|127\.0\.0\.1)\b"
-    r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
-    re.MULTILINE,
-)
-_AMD = re.compile(r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm)|(?<![A-Za-z\d])MI[23]\d\d[AX](?![A-Za-z\d])")
-_DETERMINISTIC = re.compile(
-    r"NONDETERMINISTIC_ALGO[\"']?\s*[:=]\s*[\"']?0|\bdeterministic[-_](?:mode|algorithms)"
-    r"|\bCUBLAS_WORKSPACE_CONFIG\b"
-)
-_SOURCES = re.compile(
-    r"^\s*(?:source|\.)\s+(?!\S*(?:activate|bashrc|profile|conda|modules?\b|setvars))\S",
-    re.MULTILINE,
-)
+_TRAITS = {
+    Trait.ONE_MACHINE: re.compile(
+        r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"
+        r"|--nnodes[= ]1\b|--master[-_]addr[= ][\"']?(?:localhost|127\.0\.0\.1)\b"
+        r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
+        re.MULTILINE,
+    ),
+    Trait.SOURCES: re.compile(
+        r"^\s*(?:source|\.)\s+(?!\S*(?:activate|bashrc|profile|conda|modules?\b|setvars))\S",
+        re.MULTILINE,
+    ),
+    Trait.AMD: re.compile(
+        r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm)|(?<![A-Za-z\d])MI[23]\d\d[AX](?![A-Za-z\d])"
+    ),
+    Trait.DETERMINISTIC: re.compile(
+        r"NONDETERMINISTIC_ALGO[\"']?\s*[:=]\s*[\"']?0|\bdeterministic[-_](?:mode|algorithms)"
+        r"|\bCUBLAS_WORKSPACE_CONFIG\b"
+    ),
+    Trait.GOOGLE: re.compile(
+        r"\bNCCL_(?:FASTRAK|GPUDIRECTTCPX|SHIMNET)_|/usr/local/gib\b|/var/lib/tcpx"
+    ),
+}
 _DOCKERFILE = re.compile(r"^FROM\s+[\w$.{]", re.MULTILINE)
-_GOOGLE = re.compile(r"\bNCCL_(?:FASTRAK|GPUDIRECTTCPX|SHIMNET)_|/usr/local/gib\b|/var/lib/tcpx")
 _SHOWS = re.compile(r"\s*(?:echo\b|printf\b|#|//)")
 
 
@@ -54,16 +60,7 @@ def with_context(source: Source, text: str) -> Source:
 def _traits(text: str) -> Iterator[Trait]:
     if _PERF.search(text) and not _TRAINS.search(text):
         yield Trait.MEASURES
-    if _ONE_MACHINE.search(text):
-        yield Trait.ONE_MACHINE
-    if _SOURCES.search(text):
-        yield Trait.SOURCES
-    if _AMD.search(text):
-        yield Trait.AMD
-    if _DETERMINISTIC.search(text):
-        yield Trait.DETERMINISTIC
-    if _GOOGLE.search(text):
-        yield Trait.GOOGLE
+    yield from (trait for trait, sign in _TRAITS.items() if sign.search(text))
 
 
 def _told(setting: Setting, text: str) -> Setting:

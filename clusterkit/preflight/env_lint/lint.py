@@ -51,7 +51,18 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
     alone.
     """
     settings = [setting for source in sources for setting in source.settings]
-    found = [*_alone(settings), *overridden(sources), *_together(sources)]
+    found = [
+        (rule, setting, violation)
+        for setting in settings
+        for rule in RULES
+        if rule.alone is not None
+        for violation in rule.alone(setting, find_variable(setting.name))
+    ]
+    found += overridden(sources)
+    for run in _runs(sources):
+        for rule in RULES:
+            conflicts = rule.together(run) if rule.together is not None else ()
+            found += [(rule, run[name], Violation(text, hint)) for name, text, hint in conflicts]
     traits = {id(setting): source.traits for source in sources for setting in source.settings}
     place = {id(setting): index for index, setting in enumerate(settings)}
     found.sort(key=lambda one: (place[id(one[1])], one[0].id))
@@ -62,23 +73,6 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
             if not any(fnmatchcase(setting.name, glob) for glob in allowed)
         )
     )
-
-
-def _alone(settings: Sequence[Setting]) -> Iterator[tuple[Rule, Setting, Violation]]:
-    rules = [(rule, rule.alone) for rule in RULES if rule.alone is not None]
-    for setting in settings:
-        variable = find_variable(setting.name)
-        for rule, look in rules:
-            for violation in look(setting, variable):
-                yield rule, setting, violation
-
-
-def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Violation]]:
-    rules = [(rule, rule.together) for rule in RULES if rule.together is not None]
-    for run in _runs(sources):
-        for rule, look in rules:
-            for name, summary, hint in look(run):
-                yield rule, run[name], Violation(summary, hint)
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
@@ -99,12 +93,10 @@ def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
                 if reachable(arms, setting.branch):
                     arms |= dict(setting.branch)
                     run[setting.name] = setting
-        yield {name: setting for name, setting in run.items() if _is_read(name)}
-
-
-def _is_read(name: str) -> bool:
-    variable = find_variable(name)
-    return variable is not None and variable.kind not in _DEAD
+        known = {name: find_variable(name) for name in run}
+        yield {
+            n: run[n] for n, variable in known.items() if variable and variable.kind not in _DEAD
+        }
 
 
 def _verdict(

@@ -161,7 +161,7 @@ FACTS = (
     Fact(label="memory", of=_from(host_system.PROBE, lambda system: _size(system.memory_kib))),
     Fact(
         label="shared memory",
-        of=_from(disks.PROBE, lambda d: d.shm and _size(d.shm.size_kib)),
+        of=_from(disks.PROBE, lambda d: _size(d.shm.size_kib) if d.shm else None),
     ),
     Fact(label="memlock", of=_from(host_system.LIMITS, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, lambda facts: _named(facts.gpus) or "none")),
@@ -172,9 +172,9 @@ FACTS = (
     Fact(label="interfaces", of=_from(interfaces.PROBE, _interfaces)),
     Fact(
         label="Python",
-        of=_from(job_python.PROBE, lambda python: python.version if python else None),
+        of=_from(job_python.PROBE, lambda p: p.version if p else None),
     ),
     Fact(label="torch", of=_from(job_python.PROBE, _torch)),
-    Fact(label="NCCL", of=_from(job_python.PROBE, lambda python: python.nccl if python else None)),
+    Fact(label="NCCL", of=_from(job_python.PROBE, lambda p: p.nccl if p else None)),
 )
 """In the order of the columns; another fact is another line."""

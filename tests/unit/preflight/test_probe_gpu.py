@@ -21,13 +21,13 @@ from clusterkit.preflight.probes.gpu import (
     nvidia_list,
     pci_gpus,
 )
-from clusterkit.preflight.probes.gpu.nvidia_links import NvlinkState
-from clusterkit.preflight.probes.gpu.xid_catalog import (
+from clusterkit.preflight.probes.gpu.kernel_log import (
     XidAction,
     harmless_lines,
     xid_action,
     xid_name,
 )
+from clusterkit.preflight.probes.gpu.nvidia_links import NvlinkState
 from clusterkit.transport.probe import PreflightJob, Unparsed
 from tests.helpers.paths import TESTS
 from tests.helpers.recordings import recording
