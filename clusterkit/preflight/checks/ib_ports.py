@@ -14,7 +14,7 @@ from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma_counters import PortCounters, RdmaCounters
 from clusterkit.preflight.probes.net.rdma_ports import Port, Rdma
-from clusterkit.preflight.topology.compare import parse_hca_filter
+from clusterkit.preflight.topology.compare import parse_names
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _MIN_VOTERS = 3
@@ -229,7 +229,7 @@ def _roce_gid(evidence: Evidence) -> Results:
 
 
 def _gids(rdma: Rdma, job: PreflightJob) -> Result:
-    used = parse_hca_filter(job.env.get("NCCL_IB_HCA", ""))
+    used = parse_names(job.env.get("NCCL_IB_HCA", ""))
     ethernet = [port for port in rdma.ports if port.active and port.layer == "Ethernet"]
     ports = [port for port in ethernet if used.takes(port.device, port.number)]
     if not any(port.gids for port in ports):

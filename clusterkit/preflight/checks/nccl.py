@@ -12,12 +12,12 @@ from clusterkit.preflight.checks.results import Advice, Result, Results, advice,
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
-from clusterkit.preflight.env_lint.rules.lists import Selection, select
 from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
 from clusterkit.preflight.probes.net.interfaces import NamedInterface
 from clusterkit.preflight.probes.net.rdma_ports import Rdma
+from clusterkit.preflight.topology.compare import parse_names
 from clusterkit.preflight.topology.matrix import Topology, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 
@@ -90,11 +90,14 @@ def _linted(sources: tuple[Source, ...], allowed: tuple[str, ...]) -> tuple[Resu
     return found or (ok("nothing wrong with what the node sets"),)
 
 
-def _prefixes(id_: str, setting: str, selection: Selection, here: str) -> Iterator[Result]:
-    """Warn of names that match more than they say."""
-    for item, matched in selection.surprises.items():
-        summary = f"{setting}: {item} is a prefix, it matches {', '.join(matched)}"
-        yield advice(id_, "prefix").warn(summary, here)
+def _prefixes(
+    id_: str, setting: str, by_item: Mapping[str, tuple[str, ...]], here: str
+) -> Iterator[Result]:
+    """Warn of names that match longer names as well."""
+    for item, matched in by_item.items():
+        if item in matched and any(name[len(item) :].isdigit() for name in matched):
+            summary = f"{setting}: {item} is a prefix, it matches {', '.join(matched)}"
+            yield advice(id_, "prefix").warn(summary, here)
 
 
 _BY_PREFIX = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
@@ -121,20 +124,21 @@ def _of_interfaces(
     here = f"usable here: {', '.join(usable) or 'none'}"
     for name, value in given.items():
         setting = f"{name}={value}"
-        selection = select(value, (i.name for i in interfaces), exact=name in _EXACT)
+        listed, names = parse_names(value, plain=name in _EXACT), [i.name for i in interfaces]
+        by_item, wanted = listed.by_item(names), listed.taken(names)
         bad = advice("NCCL003", name=name)
-        lost = () if selection.exclude else selection.unmatched
-        taken = [i for i in interfaces if i.name in selection.taken]
+        lost = [item for item, matched in by_item.items() if not (matched or listed.exclude)]
+        taken = [i for i in interfaces if i.name in wanted]
         if not taken or (lost and name in _EXACT):
             what = f"no interface {', '.join(lost)}" if lost else "it leaves no interface"
             yield bad.fail(f"{setting}: {what}", here)
         elif not any(i.usable for i in taken):
-            names = ", ".join(i.name for i in taken)
-            yield bad.fail(f"{setting}: {names} is down or has no address", here)
+            down = ", ".join(i.name for i in taken)
+            yield bad.fail(f"{setting}: {down} is down or has no address", here)
         elif lost:
             summary = f"{setting}: no interface {', '.join(lost)}"
             yield advice("NCCL003", "lost", name=name).warn(summary, here)
-        yield from _prefixes("NCCL003", setting, selection, here)
+        yield from _prefixes("NCCL003", setting, by_item, here)
 
 
 _SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
@@ -176,17 +180,18 @@ def _of_hcas(given: Mapping[str, str], rdma: Rdma) -> Iterator[Result]:
             continue
         if name == "UCX_NET_DEVICES" and (value == "all" or "mlx" not in value):
             continue
-        selection = select(value, names, exact=name == "UCX_NET_DEVICES")
+        listed = parse_names(value, plain=name == "UCX_NET_DEVICES")
+        by_item, taken = listed.by_item(names), listed.taken(names)
         bad = advice("NCCL004", name=name)
-        lost = () if selection.exclude else selection.unmatched
-        idle = [item for item in selection.taken if item not in active]
-        if not set(selection.taken) & active:
+        lost = [item for item, matched in by_item.items() if not (matched or listed.exclude)]
+        idle = [item for item in taken if item not in active]
+        if not active.intersection(taken):
             yield bad.fail(f"{setting}: takes no active HCA", here)
         elif lost:
             yield bad.fail(f"{setting}: no HCA {', '.join(lost)}", here)
-        elif idle and not selection.exclude:
+        elif idle and not listed.exclude:
             yield bad.warn(f"{setting}: {', '.join(idle)} has no active port", here)
-        yield from _prefixes("NCCL004", setting, selection, here)
+        yield from _prefixes("NCCL004", setting, by_item, here)
 
 
 _MAY_DIFFER = frozenset(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 from clusterkit.core.hosts.hostlist import fold
-from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
+from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority, most
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_links import TOPO
 from clusterkit.preflight.probes.host import nccl_settings
 from clusterkit.preflight.probes.net import rdma_ports
-from clusterkit.preflight.topology import analysis, compare
+from clusterkit.preflight.topology import analysis
 from clusterkit.preflight.topology.analysis import Nearest
+from clusterkit.preflight.topology.compare import compare_hca
 from clusterkit.preflight.topology.matrix import Topology, closeness, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 
@@ -25,8 +29,8 @@ def _uniform(evidence: Evidence) -> Results:
     odd_links = advice("TOPO001")
     found, results = known(evidence, TOPO, part=_PART)
     yield from results
-    shape = compare.common_shape(tuple(found.values()))
-    most = compare.typical(tuple(matrix for matrix in found.values() if matrix.names == shape))
+    shape = majority({name: matrix.names for name, matrix in found.items()})
+    usual = usual_links(tuple(matrix for matrix in found.values() if matrix.names == shape))
     for name, matrix in found.items():
         if len(found) < 2:
             yield name, skip("no other node to compare with")
@@ -36,11 +40,36 @@ def _uniform(evidence: Evidence) -> Results:
         elif matrix.names != shape:
             has = f"the matrix has {_count(matrix.names)}, on most nodes {_count(shape)}"
             yield name, odd_links.warn(has)
-        elif odd := [pair for pair in compare.differences(matrix, most) if not pair.nvlink]:
-            shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
-            yield name, odd_links.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
+        elif odd := [d for d in differences(matrix, usual) if not nvlinks(d[1]) | nvlinks(d[2])]:
+            yield name, odd_links.warn(f"{len(odd)} PCIe links differ from most nodes", _shown(odd))
         else:
             yield name, ok("GPUs and NICs are joined as on most nodes")
+
+
+def usual_links(topologies: Sequence[Topology]) -> Mapping[tuple[int, int], str]:
+    """Return the link that most nodes have between two columns; all have the same columns."""
+    counts = Counter(topology.cells for topology in topologies)
+    found: dict[tuple[int, int], str] = {}
+    for a, b in combinations(range(len(topologies[0].names) if topologies else 0), 2):
+        votes: Counter[str] = Counter()
+        for cells, n in counts.items():
+            votes[cells[a][b]] += n
+        if (link := most(votes)) is not None:
+            found[a, b] = link
+    return found
+
+
+def differences(
+    topology: Topology, usual: Mapping[tuple[int, int], str]
+) -> list[tuple[str, str, str]]:
+    """Return the pairs of devices whose link is not the usual one, and both links."""
+    names, cells = topology.names, topology.cells
+    odd = (((a, b), link) for (a, b), link in usual.items() if cells[a][b] != link)
+    return [(f"{names[a]}-{names[b]}", cells[a][b], link) for (a, b), link in odd]
+
+
+def _shown(odd: Sequence[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{pair} {has} (most: {usual})" for pair, has, usual in odd[:8])
 
 
 def _count(names: tuple[str, ...]) -> str:
@@ -52,17 +81,16 @@ def _count(names: tuple[str, ...]) -> str:
 def _nvlink(evidence: Evidence) -> Results:
     found, results = known(evidence, TOPO)
     yield from results
-    shape = compare.common_shape(tuple(found.values()))
+    shape = majority({name: matrix.names for name, matrix in found.items()})
     alike = tuple(matrix for matrix in found.values() if matrix.names == shape)
-    most = compare.typical(alike) if len(found) > 1 else {}
+    usual = usual_links(alike) if len(found) > 1 else {}
     for name, matrix in found.items():
-        pairs = compare.differences(matrix, most) if matrix.names == shape else ()
-        odd = [pair for pair in pairs if nvlinks(pair.has) < nvlinks(pair.most)]
+        pairs = differences(matrix, usual) if matrix.names == shape else []
+        odd = [one for one in pairs if nvlinks(one[1]) < nvlinks(one[2])]
         if odd:
-            first, more = odd[0], f" (and {len(odd) - 1} more pairs)" if len(odd) > 1 else ""
-            summary = f"{first.a}-{first.b} is {first.has}, on most nodes {first.most}{more}"
-            shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
-            yield name, advice("TOPO002").fail(summary, shown)
+            (pair, has, on_most), more = odd[0], f" (and {len(odd) - 1} more pairs)"
+            summary = f"{pair} is {has}, on most nodes {on_most}{more if len(odd) > 1 else ''}"
+            yield name, advice("TOPO002").fail(summary, _shown(odd))
         elif faults := analysis.nvlink_warnings(matrix):
             yield name, advice("TOPO002").fail(faults[0], "; ".join(faults[1:]))
         elif few := analysis.count_warning(matrix):
@@ -154,7 +182,7 @@ def _nccl_ib_hca(evidence: Evidence) -> Results:
 def _hcas(matrix: Topology, value: str, down: frozenset[str]) -> Result:
     if not matrix.nics or any(nic.device is None for nic in matrix.nics):
         return skip("the matrix names no RDMA device")
-    odd = tuple(compare.compare_hca(matrix, value, down=down))
+    odd = tuple(compare_hca(matrix, value, down=down))
     if not odd:
         return ok("NCCL_IB_HCA takes the NICs near the GPUs")
     near = ",".join(nic for nic in analysis.recommended_nics(matrix) if nic not in down)

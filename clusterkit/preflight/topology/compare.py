@@ -1,4 +1,4 @@
-"""A topology beside those of other nodes, and beside NCCL_IB_HCA: who differs, what is left out.
+"""Lists of interfaces and HCAs, and NCCL_IB_HCA beside a topology: what is left out.
 
 NCCL reads `[^][=]name[:port],...`: `^` turns the list into what to leave out, `=` asks for exact
 names; without it each name is a prefix, so that mlx5_1 takes mlx5_10 too (NCCL source:
@@ -8,77 +8,19 @@ src/misc/utils.cc `matchIfList`, src/transport/net_ib.cc).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterkit.preflight.topology.analysis import far_nics, recommended_nics
-from clusterkit.preflight.topology.matrix import Topology, nvlinks
-
-Shape = tuple[str, ...]
-"""Names of the columns."""
-Typical = Mapping[tuple[int, int], str]
-"""Two indices of columns to the link that most nodes have there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A pair of devices whose link is not what most nodes have."""
-
-    a: str
-    b: str
-    has: str
-    most: str
-
-    @property
-    def nvlink(self) -> bool:
-        """Whether NVLink comes into it; else it is about PCIe."""
-        return nvlinks(self.has) > 0 or nvlinks(self.most) > 0
-
-
-def common_shape(topologies: Sequence[Topology]) -> Shape | None:
-    """Return the columns that more than half of the nodes have; None where there are none."""
-    ranked = Counter(topology.names for topology in topologies).most_common(1)
-    return ranked[0][0] if ranked and ranked[0][1] * 2 > len(topologies) else None
-
-
-def typical(topologies: Sequence[Topology]) -> Typical:
-    """Return, for every pair of columns, the link that more than half of the nodes have.
-
-    All have the same columns. Pairs without such a link are left out.
-    """
-    counts = Counter(topology.cells for topology in topologies)
-    total = sum(counts.values())
-    size = len(topologies[0].names) if topologies else 0
-    found: dict[tuple[int, int], str] = {}
-    for a in range(size):
-        for b in range(a + 1, size):
-            votes: Counter[str] = Counter()
-            for cells, n in counts.items():
-                votes[cells[a][b]] += n
-            link, n = votes.most_common(1)[0]
-            if n * 2 > total:
-                found[a, b] = link
-    return found
-
-
-def differences(topology: Topology, most: Typical) -> tuple[Difference, ...]:
-    """Return the pairs whose link differs from that of most nodes with the same columns."""
-    names = topology.names
-    return tuple(
-        Difference(a=names[a], b=names[b], has=topology.cells[a][b], most=link)
-        for (a, b), link in most.items()
-        if topology.cells[a][b] != link
-    )
-
+from clusterkit.preflight.topology.matrix import Topology
 
 _WHOLE = 4
 """A job that sees fewer GPUs may share the machine: NICs near none of them may be near others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HcaFilter:
-    """A value of NCCL_IB_HCA."""
+class NameList:
+    """A list of interfaces or HCAs, such as NCCL_IB_HCA: what it takes of those that are there."""
 
     names: tuple[tuple[str, int | None], ...]
     """Name or prefix, and the port; None for all ports."""
@@ -88,24 +30,37 @@ class HcaFilter:
     def takes(self, device: str, port: int | None = None) -> bool:
         """Tell whether NCCL uses this device; None asks for any port of it."""
         listed = any(
-            (device == name if self.exact else device.startswith(name))
-            and (port is None or wanted in {None, port})
+            self._matches(device, name) and (port is None or wanted in {None, port})
             for name, wanted in self.names
         )
         return listed != self.exclude if self.names else True
 
+    def taken(self, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the names that it takes; a list without names excludes none, or takes none."""
+        return tuple(n for n in there if self.takes(n)) if self.names or self.exclude else ()
 
-def parse_hca_filter(value: str) -> HcaFilter:
-    """Read a value as NCCL does: `^` before `=`, empty names dropped, no blank trimmed."""
-    exclude = value.startswith("^")
+    def by_item(self, there: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the names that each item of the list matches."""
+        return {item: tuple(n for n in there if self._matches(n, item)) for item, _ in self.names}
+
+    def _matches(self, name: str, item: str) -> bool:
+        return name == item if self.exact else name.startswith(item)
+
+
+def parse_names(value: str, *, plain: bool = False) -> NameList:
+    """Read a value as NCCL does: `^` before `=`, empty names dropped, no blank trimmed.
+
+    With `plain`, the library knows neither `^` and `=` nor prefixes.
+    """
+    exclude = value.startswith("^") and not plain
     rest = value[1:] if exclude else value
-    exact = rest.startswith("=")
-    rest = rest[1:] if exact else rest
+    exact = plain or rest.startswith("=")
+    rest = rest[1:] if exact and not plain else rest
     names = []
     for word in filter(None, rest.split(",")):
         name, _, port = word.partition(":")
         names.append((name, int(port) if re.fullmatch(r"[0-9]{1,3}", port) else None))
-    return HcaFilter(names=tuple(names), exact=exact, exclude=exclude)
+    return NameList(names=tuple(names), exact=exact, exclude=exclude)
 
 
 def compare_hca(
@@ -118,7 +73,7 @@ def compare_hca(
     devices = [nic.device for nic in topology.nics if nic.device is not None]
     if not devices or len(devices) != len(topology.nics):
         return
-    wanted = parse_hca_filter(value)
+    wanted = parse_names(value)
     taken = [device for device in devices if wanted.takes(device)]
     if not taken:
         yield f"NCCL_IB_HCA={value} takes none of the NICs"

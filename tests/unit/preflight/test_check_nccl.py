@@ -9,7 +9,6 @@ import pytest
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Check
-from clusterkit.preflight.env_lint.rules.lists import select
 from clusterkit.preflight.probes.host.nccl_settings import (
     CONF,
     ENVIRONMENT,
@@ -18,6 +17,7 @@ from clusterkit.preflight.probes.host.nccl_settings import (
 )
 from clusterkit.preflight.probes.net.interfaces import NAMED as PROBE
 from clusterkit.preflight.probes.net.interfaces import parse_named as parse_interfaces
+from clusterkit.preflight.topology.compare import parse_names
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.needs import require
@@ -213,9 +213,10 @@ def test_values_that_differ() -> None:
 
 
 def test_selection() -> None:
-    assert select("^=a,b", ["a", "ab", "b"]).taken == ("ab",)
-    assert select("", ["a"]).taken == ()
-    assert select("a", ["a", "ab"]).surprises == {}
+    assert parse_names("^=a,b").taken(["a", "ab", "b"]) == ("ab",)
+    assert parse_names("").taken(["a"]) == ()
+    assert parse_names("a").by_item(["a", "ab"]) == {"a": ("a", "ab")}
+    assert parse_names("^a,=b", plain=True).by_item(["a", "b"]) == {"^a": (), "=b": ()}
 
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "busybox"])

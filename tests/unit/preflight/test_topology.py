@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterkit.preflight.checks.topo import differences, usual_links
 from clusterkit.preflight.probes.gpu.nvidia_links import parse_topo as parse_probe
 from clusterkit.preflight.topology.analysis import (
     far_nics,
@@ -16,13 +17,7 @@ from clusterkit.preflight.topology.analysis import (
     summary,
     warnings,
 )
-from clusterkit.preflight.topology.compare import (
-    common_shape,
-    compare_hca,
-    differences,
-    parse_hca_filter,
-    typical,
-)
+from clusterkit.preflight.topology.compare import compare_hca, parse_names
 from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.probe import Unparsed
@@ -445,17 +440,13 @@ def test_numa_nodes_that_contradict_the_links() -> None:
 def test_majority_of_each_pair() -> None:
     # No two nodes are the same, but each pair has a majority.
     nodes = [with_link(0, 1, "NV16"), with_link(2, 3, "NV16"), with_link(4, 5, "SYS")]
-    assert common_shape(nodes) == tuple(f"GPU{n}" for n in range(8))
-    most = typical(nodes)
-    found = [differences(node, most) for node in nodes]
-    assert [(d.a, d.b, d.has, d.most) for (d,) in found] == [
-        ("GPU0", "GPU1", "NV16", "NV18"),
-        ("GPU2", "GPU3", "NV16", "NV18"),
-        ("GPU4", "GPU5", "SYS", "NV18"),
+    most = usual_links(nodes)
+    assert [found for node in nodes for found in differences(node, most)] == [
+        ("GPU0-GPU1", "NV16", "NV18"),
+        ("GPU2-GPU3", "NV16", "NV18"),
+        ("GPU4-GPU5", "SYS", "NV18"),
     ]
-    assert all(d.nvlink for (d,) in found)
-    assert typical([]) == {}
-    assert common_shape([]) is None
+    assert usual_links([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -473,16 +464,16 @@ def test_majority_of_each_pair() -> None:
     ],
 )
 def test_which_devices_nccl_takes(value: str, taken: str) -> None:
-    wanted = parse_hca_filter(value)
+    wanted = parse_names(value)
     devices = ("mlx5_0", "mlx5_1", "mlx5_10", "ib0")
     assert [device for device in devices if wanted.takes(device)] == taken.split()
 
 
 def test_ports_of_a_device() -> None:
-    wanted = parse_hca_filter("=mlx5_0:2")
+    wanted = parse_names("=mlx5_0:2")
     assert wanted.takes("mlx5_0", 2)
     assert not wanted.takes("mlx5_0", 1)
-    assert parse_hca_filter("mlx5_0").takes("mlx5_0", 7)
+    assert parse_names("mlx5_0").takes("mlx5_0", 7)
 
 
 def test_nccl_ib_hca_against_the_affinity() -> None:
