@@ -20,7 +20,7 @@ from clusterkit.preflight.checks.net_evidence import BAD, SLOW, Pair, facts_of, 
 from clusterkit.preflight.probes.net import allreduce
 from clusterkit.preflight.probes.net import links as net_links
 from clusterkit.transport.base import Reply, Transport
-from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Probe
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, Probe
 from clusterkit.transport.script import compose, new_token
 
 _MOST_LINKS_AGAIN = 8
@@ -53,58 +53,51 @@ def with_network(
     """
     names = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
     began = time.monotonic()
-    stage = _Stage(bundle=bundle, transport=transport, on_reply=on_reply, most=most)
-    if net_links.PROBE.name in names:
-        stage = _links(stage.without_others(net_links.PROBE))
-    if allreduce.PROBE.name in names:
-        stage = _all_reduces(stage.without_others(allreduce.PROBE))
-    seconds = stage.bundle.seconds + time.monotonic() - began
+    stage = _Stage(bundle, transport, most, on_reply)
+    for probe, measure in ((net_links.PROBE, _links), (allreduce.PROBE, _all_reduces)):
+        if probe.name not in names:
+            continue
+        stage.note(probe, stage.others, "not among the nodes that were measured")
+        if bundle.job.kind == "local":
+            stage.note(probe, stage.nodes, "all nodes are this machine")
+        elif len(stage.nodes) < 2:
+            stage.note(probe, stage.nodes, "there are not two nodes to connect")
+        else:
+            measure(stage)
+    seconds = bundle.seconds + time.monotonic() - began
     return dataclasses.replace(stage.bundle, seconds=seconds)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """A bundle that grows."""
+    """A bundle that grows by what its nodes measure of each other."""
 
-    bundle: Bundle
-    transport: Transport
-    on_reply: Callable[[Reply], None]
-    most: int | None = None
+    def __init__(
+        self,
+        bundle: Bundle,
+        transport: Transport,
+        most: int | None,
+        on_reply: Callable[[Reply], None],
+    ) -> None:
+        self.bundle = bundle
+        self.transport = transport
+        self.on_reply = on_reply
+        problems = {reply.node: reply.reach.problem for reply in bundle.replies}
+        reached = tuple(node for node, problem in problems.items() if problem is None)
+        self.nodes, self.others = reached[:most], reached[len(reached[:most]) :]
+        self.job = dataclasses.replace(bundle.job, hosts=self.nodes)
 
-    @property
-    def reached(self) -> tuple[str, ...]:
-        """The nodes that were reached, in rank order."""
-        reached = (reply.node for reply in self.bundle.replies if reply.reach.problem is None)
-        return tuple(dict.fromkeys(reached))
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Those that take part."""
-        return self.reached[: self.most]
-
-    @property
-    def job(self) -> PreflightJob:
-        """The job on the nodes that were reached."""
-        return dataclasses.replace(self.bundle.job, hosts=self.nodes)
-
-    @property
     def evidence(self) -> Evidence:
-        """What is known by now."""
+        """Return what is known by now."""
         parts = (reply for reply in self.bundle.replies if reply.node in self.nodes)
         facts = (NodeFacts(name=r.node, outputs=r.outputs, reach=r.reach) for r in parts)
         return Evidence(job=self.job, nodes=tuple(facts))
 
-    def skipped(self, probe: Probe[object], why: str) -> _Stage:
-        """Note on all nodes why a probe does not apply."""
+    def note(self, probe: Probe[object], nodes: Sequence[str], why: str) -> None:
+        """Note why a probe does not apply to nodes."""
         output = Output(stdout=why + "\n", exit_code=NOT_APPLICABLE)
-        return self._merged(probe, dict.fromkeys(self.nodes, output))
+        self._add(probe, dict.fromkeys(nodes, output))
 
-    def without_others(self, probe: Probe[object]) -> _Stage:
-        """Note on the reached nodes that take no part why a probe does not apply."""
-        output = Output(stdout="not among the nodes that were measured\n", exit_code=NOT_APPLICABLE)
-        return self._merged(probe, dict.fromkeys(self.reached[len(self.nodes) :], output))
-
-    def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
+    def ask(self, probe: Probe[object], snippet: str | None) -> None:
         """Run one probe on all reached nodes at once."""
         asking = dataclasses.replace(probe, command=lambda _: snippet)
         compound = compose((asking,), self.job, token=new_token(), together=True)
@@ -114,54 +107,39 @@ class _Stage:
             unfinished = Output(stdout="", exit_code=None)
             missing = unfinished if reply.reach.problem is None else lost
             outputs[reply.node] = reply.outputs.get(probe.name, missing)
-        return self._merged(probe, outputs)
+        self._add(probe, outputs)
 
-    def _merged(self, probe: Probe[object], outputs: Mapping[str, Output]) -> _Stage:
+    def _add(self, probe: Probe[object], outputs: Mapping[str, Output]) -> None:
         replies = tuple(
             dataclasses.replace(reply, outputs={**reply.outputs, probe.name: outputs[reply.node]})
             if reply.node in outputs
             else reply
             for reply in self.bundle.replies
         )
-        return dataclasses.replace(self, bundle=dataclasses.replace(self.bundle, replies=replies))
+        self.bundle = dataclasses.replace(self.bundle, replies=replies)
 
 
-def _cannot(stage: _Stage) -> str | None:
-    if stage.bundle.job.kind == "local":
-        return "all nodes are this machine"
-    if len(stage.nodes) < 2:
-        return "there are not two nodes to connect"
-    return None
-
-
-def _links(stage: _Stage) -> _Stage:
-    if (why := _cannot(stage)) is not None:
-        return stage.skipped(net_links.PROBE, why)
+def _links(stage: _Stage) -> None:
     run = secrets.token_hex(4)
-    stage = stage.ask(net_links.PROBE, net_links.links_snippet(stage.job, run=run))
-    links = read_links(stage.evidence)
+    stage.ask(net_links.PROBE, net_links.links_snippet(stage.job, run=run))
+    links = read_links(stage.evidence())
     usual = median(links.rates.values()) if links.rates else 0
     slow = {pair for pair, rate in links.rates.items() if rate < SLOW * usual}
     both = (*sorted(slow), *sorted(far(links.latencies_us)))
     suspect = [pair for pair in both if pair[0] != pair[1]]
     rounds = disjoint(_indices(suspect, stage.nodes), most=_MOST_LINKS_AGAIN)
-    if not rounds:
-        return stage
-    rounds *= min(_LOOKS, _MOST_LINKS_AGAIN // len(rounds))
-    again = net_links.links_snippet(stage.job, run=run + "a", rounds=_written(rounds))
-    return stage.ask(net_links.AGAIN, again)
+    if rounds:
+        rounds *= min(_LOOKS, _MOST_LINKS_AGAIN // len(rounds))
+        again = net_links.links_snippet(stage.job, run=run + "a", rounds=_written(rounds))
+        stage.ask(net_links.AGAIN, again)
 
 
-def _all_reduces(stage: _Stage) -> _Stage:
-    if (why := _cannot(stage)) is not None:
-        return stage.skipped(allreduce.PROBE, why)
-    stage = stage.ask(allreduce.PROBE, allreduce.allreduce_snippet(stage.job))
-    first = _sorted_out(stage.evidence)
-    rounds = second_pass(first, order=stage.nodes)
-    if not rounds:
-        return stage
-    again = allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
-    return stage.ask(allreduce.AGAIN, again)
+def _all_reduces(stage: _Stage) -> None:
+    stage.ask(allreduce.PROBE, allreduce.allreduce_snippet(stage.job))
+    rounds = second_pass(_sorted_out(stage.evidence()), order=stage.nodes)
+    if rounds:
+        again = allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
+        stage.ask(allreduce.AGAIN, again)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,14 +164,8 @@ def _sorted_out(evidence: Evidence) -> FirstPass:
     ]
     rates = [e.bus_bytes_per_s for _, e in exercises if e.bus_bytes_per_s is not None]
     least = BAD * median(rates) if rates else 0.0
-    slow = {
-        (node, e.peer)
-        for node, e in exercises
-        if e.bus_bytes_per_s is not None and e.bus_bytes_per_s < least
-    }
-    suspect = {node for node, e in exercises if e.status != "ok"} | {
-        node for pair in slow for node in pair
-    }
+    slow = {(n, e.peer) for n, e in exercises if (e.bus_bytes_per_s or least) < least}
+    suspect = {n for n, e in exercises if e.status != "ok"}.union(*slow)
     tried = {node for node, _ in exercises}
     return FirstPass(good=tried - suspect, suspect=suspect, untried=facts.keys() - tried, slow=slow)
 

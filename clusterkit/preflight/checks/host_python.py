@@ -10,7 +10,7 @@ from clusterkit.images.packages import framework_called, image_with, package_of,
 from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import each, known, uniform
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip
-from clusterkit.preflight.checks.types import Evidence, Tier, check
+from clusterkit.preflight.checks.types import Check, Evaluation, Evidence, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import PreflightJob
@@ -26,18 +26,16 @@ def _compared(
     return uniform(evidence, job_python.PROBE, key, what=what, odd=odd, hint=hint)
 
 
-def _of_image(what: str) -> Callable[[PreflightJob], str | None]:
-    """Return what skips a check of jobs in containers."""
-    return lambda job: None if job.container_runtime is None else what
+def _python_check(id_: str, name: str, of_image: str) -> Callable[[Evaluation], Check]:
+    """Return a decorator for a comparison of interpreters, skipped in jobs that bring an image."""
+
+    def skip_if(job: PreflightJob) -> str | None:
+        return None if job.container_runtime is None else of_image
+
+    return check(id_, name, job_python.PROBE, tier=Tier.ROUND_TRIP, skip_if=skip_if)
 
 
-@check(
-    "HOST013",
-    "host-python",
-    job_python.PROBE,
-    tier=Tier.ROUND_TRIP,
-    skip_if=_of_image("the interpreter is the image's"),
-)
+@_python_check("HOST013", "host-python", "the interpreter is the image's")
 def _python(evidence: Evidence) -> Results:
     job = evidence.job
     # A bare name that no node has may come from modules, which a plain shell has not loaded.
@@ -51,13 +49,7 @@ def _python(evidence: Evidence) -> Results:
     )
 
 
-@check(
-    "HOST014",
-    "host-torch",
-    job_python.PROBE,
-    tier=Tier.ROUND_TRIP,
-    skip_if=_of_image("torch is the image's"),
-)
+@_python_check("HOST014", "host-torch", "torch is the image's")
 def torch(evidence: Evidence) -> Results:
     """Fail nodes that lack torch or differ from the others."""
     have = any(python and python.torch for python in known(evidence, job_python.PROBE)[0].values())
@@ -96,13 +88,7 @@ def wants_gpus(job: PreflightJob) -> Verdict | None:
 _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
 
 
-@check(
-    "HOST015",
-    "host-packages",
-    job_python.PROBE,
-    tier=Tier.ROUND_TRIP,
-    skip_if=_of_image("the packages are the image's"),
-)
+@_python_check("HOST015", "host-packages", "the packages are the image's")
 def _packages(evidence: Evidence) -> Results:
     job, package = evidence.job, _needed(evidence.job)
     package = None if package == "torch" else package  # of which HOST014 tells

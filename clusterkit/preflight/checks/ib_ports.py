@@ -236,23 +236,18 @@ def _gids(rdma: Rdma, job: PreflightJob) -> Result:
         return skip("GIDs of RoCE ports are not known" if ports else "no RoCE port in use")
     value = job.env.get("NCCL_IB_GID_INDEX", "")
     # Anything but a number is the lint's business; -1 lets NCCL choose.
-    if re.fullmatch(r"[0-9]{1,3}", value) and (bad := _wrong_at(ports, int(value))):
+    index = int(value) if re.fullmatch(r"[0-9]{1,3}", value) else None
+    right = {p.name for p in ports for gid in p.gids if (gid.index, gid.kind) == (index, "RoCE v2")}
+    bad = [port for port in ports if index is not None and port.name not in right]
+    if bad:
         summary = f"no RoCE v2 GID at index {value} of {bad[0].name}"
         return advice("IB007", "index").fail(summary, _gids_of(bad))
-    lacking = [port for port in ports if not _routable(port)]
+    v2 = {p.name: [g.value for g in p.gids if g.kind == "RoCE v2"] for p in ports}
+    lacking = [p for p in ports if all(value.startswith("fe80:") for value in v2[p.name])]
     if lacking:
         summary = f"no routable RoCE v2 GID on {','.join(port.name for port in lacking)}"
         return advice("IB007", "address").warn(summary, _gids_of(lacking))
     return ok("RoCE ports have routable v2 GIDs")
-
-
-def _wrong_at(ports: list[Port], index: int) -> list[Port]:
-    right = (index, "RoCE v2")
-    return [port for port in ports if right not in {(gid.index, gid.kind) for gid in port.gids}]
-
-
-def _routable(port: Port) -> bool:
-    return any(gid.kind == "RoCE v2" and not gid.value.startswith("fe80:") for gid in port.gids)
 
 
 def _gids_of(ports: list[Port]) -> str:

@@ -10,16 +10,7 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.core.text import some_of
 from clusterkit.preflight.checks.base import each_node
-from clusterkit.preflight.checks.results import (
-    Advice,
-    Result,
-    Results,
-    advice,
-    fail,
-    ok,
-    skip,
-    unknown,
-)
+from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.net import ssh_peer
 from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
@@ -108,4 +99,5 @@ def peers(login: PeerLogin) -> Result:
     known = (row for row in _LOGIN_FAILURES if row["case"] in login.message)
     row = next(known, {"summary": "cannot log in to", "hint": "run the command on that node"})
     command = f"ssh -v -o BatchMode=yes {quote(login.peer)} true"
-    return fail(f"{row['summary']} {login.peer}", login.message, hint=row["hint"], command=command)
+    cause = Advice(hint=row["hint"], command=command)
+    return cause.fail(f"{row['summary']} {login.peer}", login.message)

@@ -175,15 +175,18 @@ def _p2p(topology: Topology) -> str:
 
 def warnings(topology: Topology) -> tuple[str, ...]:
     """Return everything about this one machine that may slow a job down."""
-    if topology.view is View.P2P:
-        return _optional(p2p_warning(topology))
-    return (
-        *_optional(through_cpu_warning(topology)),
-        *nvlink_warnings(topology),
-        *_optional(count_warning(topology)),
-        *_optional(nic_warning(topology)),
-        *_optional(numa_warning(topology)),
+    found = (
+        [p2p_warning(topology)]
+        if topology.view is View.P2P
+        else [
+            through_cpu_warning(topology),
+            *nvlink_warnings(topology),
+            count_warning(topology),
+            nic_warning(topology),
+            numa_warning(topology),
+        ]
     )
+    return tuple(filter(None, found))
 
 
 def p2p_warning(topology: Topology) -> str | None:
@@ -327,7 +330,3 @@ def _groups(topology: Topology, *, limit: int) -> list[tuple[int, ...]]:
             group = [new if of == old else of for of in group]
     order = sorted(range(len(group)), key=lambda index: (group[index], index))
     return [tuple(members) for _, members in groupby(order, key=lambda index: group[index])]
-
-
-def _optional(text: str | None) -> tuple[str, ...]:
-    return () if text is None else (text,)

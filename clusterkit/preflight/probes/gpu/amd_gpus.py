@@ -8,7 +8,7 @@ recording of a whole answer was at hand, so only names that all of them share ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +38,8 @@ _SNIPPET = rocm_smi(
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
 _HIGHEST = 9999
+NAMES = ("card series", "card model")
+"""What rocm-smi may call the name of a card."""
 _NO_VALUE = frozenset({"", "N/A", "None"})
 
 
@@ -81,7 +83,11 @@ def _rocm_smi(text: str) -> AmdGpus:
     return AmdGpus(
         driver=driver,
         gpus=tuple(
-            AmdGpu(index=index, name=card_name(card), junction_c=card_degrees(card))
+            AmdGpu(
+                index=index,
+                name=value_of(card, "card series", "card model"),
+                junction_c=card_degrees(card),
+            )
             for index, card in cards.items()
         ),
     )
@@ -103,24 +109,32 @@ def read_cards(text: str) -> tuple[dict[int, dict[str, str]], str | None]:
     return dict(sorted(cards.items())), None if driver is None else str(driver)
 
 
-def card_name(card: dict[str, str]) -> str | None:
-    """Return what rocm-smi calls a card."""
-    return value_of(card, "card series", "card model")
-
-
-def card_degrees(card: dict[str, str]) -> float | None:
+def card_degrees(card: Mapping[str, Any]) -> float | None:
     """Return the temperature of the hottest spot of a card, else of its edge."""
-    return card_figure(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
+    return figure_of(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
 
 
-def card_figure(card: dict[str, str], *names: str) -> float | None:
-    """Return the first of these figures that rocm-smi tells of a card.
+def value_of(values: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of these values that is told: as it stands, or beside its unit."""
+    for name in names:
+        value = values.get(name)
+        value = str(value.get("value") if isinstance(value, dict) else value).strip()
+        if value not in _NO_VALUE:
+            return value
+    return None
+
+
+def figure_of(values: Mapping[str, Any], *names: str) -> float | None:
+    """Return the first of these figures that is told.
 
     Raises:
         Unparsed: it is not a figure.
     """
-    value = value_of(card, *names)
-    return None if value is None else _figure(value)
+    value = value_of(values, *names)
+    try:
+        return None if value is None else real(value)
+    except ValueError:
+        raise Unparsed(f"no figure: {str(value)[:40]!r}") from None
 
 
 def _amd_smi(text: str) -> AmdGpus:
@@ -131,16 +145,20 @@ def _amd_smi(text: str) -> AmdGpus:
     static, metric = documents
     if static.keys() != metric.keys():
         raise Unparsed("amd-smi's answers are not about the same GPUs")
+
+    def errors(index: int) -> str | None:
+        return value_of(metric[index].get("ecc", {}), "total_uncorrectable_count")
+
     drivers = {str(gpu["driver"]["version"]) for gpu in static.values()}
     return AmdGpus(
         driver=" + ".join(sorted(drivers - _NO_VALUE)) or None,
         gpus=tuple(
             AmdGpu(
                 index=index,
-                name=None if (name := str(gpu["asic"]["market_name"])) in _NO_VALUE else name,
-                junction_c=_first(metric[index]["temperature"], "hotspot", "edge"),
-                slowdown_c=_first(gpu.get("limit", {}), "slowdown_hotspot_temperature"),
-                uncorrected=_count(metric[index].get("ecc", {}).get("total_uncorrectable_count")),
+                name=value_of({"name": gpu["asic"]["market_name"]}, "name"),
+                junction_c=figure_of(metric[index]["temperature"], "hotspot", "edge"),
+                slowdown_c=figure_of(gpu.get("limit", {}), "slowdown_hotspot_temperature"),
+                uncorrected=None if (n := errors(index)) is None else whole(n),
             )
             for index, gpu in sorted(static.items())
         ),
@@ -151,36 +169,6 @@ def _by_gpu(document: Any) -> dict[int, Any]:
     """Return what is said of each GPU; before ROCm 7 the list stands alone."""
     listed = document["gpu_data"] if isinstance(document, dict) else document
     return {whole(str(gpu["gpu"]), most=_HIGHEST): gpu for gpu in listed}
-
-
-def _first(values: dict[str, Any], *names: str) -> float | None:
-    """Return the first figure that is told: a number, or one with its unit."""
-    for name in names:
-        value = values.get(name)
-        value = value.get("value") if isinstance(value, dict) else value
-        if value is not None and str(value) not in _NO_VALUE:
-            return _figure(str(value))
-    return None
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None or str(value) in _NO_VALUE else whole(str(value))
-
-
-def value_of(card: dict[str, str], *names: str) -> str | None:
-    """Return the first of these values that rocm-smi tells of a card."""
-    for name in names:
-        value = card.get(name, "").strip()
-        if value not in _NO_VALUE:
-            return value
-    return None
-
-
-def _figure(value: str) -> float:
-    try:
-        return real(value)
-    except ValueError:
-        raise Unparsed(f"no figure: {value[:40]!r}") from None
 
 
 def amd_probe(name: str, snippet: str, parse: Callable[[str], T]) -> Probe[T]:

@@ -80,11 +80,11 @@ def _parse_amd(text: str) -> GpusVitals:
 
 
 def _amd_gpu(index: int, card: dict[str, str]) -> GpuVitals:
-    figure = partial(amd_gpus.card_figure, card)
+    figure = partial(amd_gpus.figure_of, card)
     used, total = figure("vram total used memory (b)"), figure("vram total memory (b)")
     return GpuVitals(
         index=index,
-        name=amd_gpus.card_name(card) or "AMD GPU",
+        name=amd_gpus.value_of(card, *amd_gpus.NAMES) or "AMD GPU",
         busy_percent=figure("gpu use (%)"),
         memory_used_mib=None if used is None else used / _MIB,
         memory_mib=None if total is None else total / _MIB,
