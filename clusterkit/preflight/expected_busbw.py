@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,26 +29,24 @@ class Published:
     source: str
 
 
-def _read() -> Iterator[tuple[Published, bool]]:
-    for row in read_table(Path(__file__).with_suffix(".tsv")):
-        yield (
-            Published(
-                gpu=re.compile(row["gpu"]),
-                nodes=int(row["nodes"]),
-                per_node=int(row["per_node"]),
-                network=row["network"] or None,
-                gbs=float(row["gbs"]),
-                system=row["system"],
-                source=row["source"],
-            ),
-            row["usual"] == "yes",
-        )
+def _published(row: Mapping[str, str]) -> Published:
+    return Published(
+        gpu=re.compile(row["gpu"]),
+        nodes=int(row["nodes"]),
+        per_node=int(row["per_node"]),
+        network=row["network"] or None,
+        gbs=float(row["gbs"]),
+        system=row["system"],
+        source=row["source"],
+    )
 
 
-_ALL = tuple(_read())
-ONE_NODE = tuple(one for one, usual in _ALL if usual and one.nodes == 1)
+_ROWS = tuple(read_table(Path(__file__).with_suffix(".tsv")))
+_ALL = tuple(map(_published, _ROWS))
+_USUAL = tuple(one for one, row in zip(_ALL, _ROWS, strict=True) if row["usual"] == "yes")
+ONE_NODE = tuple(one for one in _USUAL if one.nodes == 1)
 """NVIDIA's own systems."""
-TWO_NODES = tuple(one for one, usual in _ALL if usual and one.nodes == 2)
+TWO_NODES = tuple(one for one in _USUAL if one.nodes == 2)
 """With a network adapter for each GPU, as NVIDIA sells them."""
 
 
@@ -56,8 +54,6 @@ def published_for(
     device: str, *, nodes: int, per_node: int, network: str | None
 ) -> Published | None:
     """Return what is published for as many nodes of these GPUs; None where nothing is."""
-    for one, _ in _ALL:
-        there = (one.nodes, one.per_node) == (nodes, per_node) and one.network in {None, network}
-        if there and one.gpu.search(device):
-            return one
-    return None
+    wanted = (nodes, per_node)
+    known = (one for one in _ALL if (one.nodes, one.per_node) == wanted and one.gpu.search(device))
+    return next((one for one in known if one.network in {None, network}), None)

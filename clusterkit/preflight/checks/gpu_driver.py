@@ -84,7 +84,11 @@ def _count(evidence: Evidence) -> Results:
             yield name, _short(count, f"most nodes have {usual}")
         elif usual is not None and count != usual:
             yield name, advice("GPU002").warn(f"{_gpus(count)}, most nodes have {usual}")
-        elif required is None and _one_short(found[name]):
+        elif (
+            required is None
+            and count == _BOARD - 1
+            and all(_ON_BOARDS.search(gpu.name) for gpu in found[name].gpus)
+        ):
             yield name, advice("GPU002").warn(f"{_gpus(count)}, such boards have {_BOARD}")
         else:
             yield name, ok(_gpus(count))
@@ -100,11 +104,6 @@ def _none(node: NodeFacts, required: int) -> Result | None:
     if amd.verdict is not Verdict.SKIP:
         return missing(amd)
     return _short(0, f"the job wants {required}")
-
-
-def _one_short(facts: NvidiaList) -> bool:
-    """Tell whether one of the eight GPUs of a board is missing, on all nodes alike."""
-    return len(facts.gpus) == _BOARD - 1 and all(_ON_BOARDS.search(gpu.name) for gpu in facts.gpus)
 
 
 def _short(count: int, than: str) -> Result:

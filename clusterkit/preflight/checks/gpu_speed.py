@@ -12,7 +12,7 @@ from clusterkit.preflight.checks.results import Result, Results, advice, ok, ski
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import ONE_NODE
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
-from clusterkit.preflight.probes.gpu.dcgm_diag import Diag, DiagTest
+from clusterkit.preflight.probes.gpu.dcgm_diag import Diag
 from clusterkit.preflight.probes.gpu.nccl_tests import NcclTest
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 
@@ -96,7 +96,10 @@ def _diagnosis(diag: Diag) -> Iterator[Result]:
     faults = [test for test in diag.tests if test.result in {"Fail", "Warn"}]
     for test in faults:
         warns = test.result == "Warn" or test.configuration
-        yield advice("GPU022", _cause(test)).result(
+        cause = "setting" if test.configuration else ""
+        if any(_NOT_READY in warning for warning in test.warnings):
+            cause = "fabric"
+        yield advice("GPU022", cause).result(
             Verdict.WARN if warns else Verdict.FAIL,
             " ".join(filter(None, ["dcgmi diag:", test.name, test.entity, test.result])),
             "\n".join(test.warnings),
@@ -106,12 +109,6 @@ def _diagnosis(diag: Diag) -> Iterator[Result]:
         yield unknown("dcgmi diag ran no test")
     elif not faults:
         yield ok("dcgmi diag passes", f"{ran} of {len(diag.tests)} tests ran")
-
-
-def _cause(test: DiagTest) -> str:
-    if any(_NOT_READY in warning for warning in test.warnings):
-        return "fabric"
-    return "setting" if test.configuration else ""
 
 
 _WARN, _FAIL = 0.85, 0.7

@@ -65,7 +65,10 @@ def _rendezvous(evidence: Evidence) -> Results:
         who = "no node reaches" if len(found) > 1 else f"{node} does not reach"
         yield head, _closed(f"{who} its rendezvous port {port}", status)
     elif taken and evidence.job.port is not None:
-        yield head, _taken(facts[head].port)
+        # What clusterkit starts itself takes another port of the range.
+        first = facts[head].port
+        summary = f"port {first}, the first of `port_range`, is in use"
+        yield head, advice("NET001", "taken", port=first).warn(summary)
     else:
         yield head, ok(f"reaches {where}")
 
@@ -81,12 +84,6 @@ def _cannot(head: str, where: str, status: str) -> Result:
 
 def _closed(summary: str, status: str) -> Result:
     return advice("NET001", "closed").fail(summary, _STATUS.get(status, status))
-
-
-def _taken(port: int) -> Result:
-    # What clusterkit starts itself takes another port of the range.
-    summary = f"port {port}, the first of `port_range`, is in use"
-    return advice("NET001", "taken", port=port).warn(summary)
 
 
 @check("NET002", "net-reach", links.PROBE, tier=Tier.NETWORK)

@@ -198,7 +198,9 @@ def compare_rates(
 
         def of_node(node: str) -> Result:
             mine = {pair: rate for pair, rate in slow.items() if node in pair}
-            summary = f"{what} {_side(node, mine)} {node} is low with most other nodes"
+            sides = {("from", "to")[pair.index(node)] for pair in mine}
+            side = sides.pop() if len(sides) == 1 else "of"
+            summary = f"{what} {side} {node} is low with most other nodes"
             return result(summary, by_size(median(mine.values())))
 
         def of_link(low: str, high: str, _: str) -> Result:
@@ -215,9 +217,3 @@ def compare_rates(
     yield from low(slow, rates.keys(), Verdict.WARN)
     for node in sorted({node for pair in rates for node in pair} - done):
         yield node, ok(f"{what} is even, median {by_size(middle)}")
-
-
-def _side(node: str, slow: Mapping[Pair, float]) -> str:
-    if all(pair[0] == node for pair in slow):
-        return "from"
-    return "to" if all(pair[1] == node for pair in slow) else "of"

@@ -85,7 +85,8 @@ def guess_format(text: str, name: str = "") -> Format:
     """
     made = _TEMPLATE.sub("", name)
     named = next((found for pattern, found in _BY_NAME if pattern.search(made)), None)
-    if named is not None or _is_yaml(text):
+    before = {sign for variable, sign in _NAMED.findall(text) if concerns_us(variable)}
+    if named is not None or before == {":"}:
         return named or Format.YAML
     if _is_toml(text):
         return Format.TOML
@@ -96,12 +97,6 @@ def guess_format(text: str, name: str = "") -> Format:
     if is_env_output and not re.search(r"^(?:#!|export\s)", text, re.MULTILINE):
         return Format.ENV_FILE
     return Format.SHELL if _SHELL_SIGN.search(text) else Format.ENV_FILE
-
-
-def _is_yaml(text: str) -> bool:
-    """Tell whether our variables stand before colons, and none before an equals sign."""
-    before = {sign for name, sign in _NAMED.findall(text) if concerns_us(name)}
-    return before == {":"}
 
 
 def _is_toml(text: str) -> bool:
@@ -122,7 +117,9 @@ def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
             continue
         value = match[3] if text_format is Format.CONF else match[3].rstrip("\r")
         if text_format in {Format.PAM, Format.TOML}:
-            value = _unquoted(value)
+            # Linux-PAM, pam_env.c, _parse_env_file.
+            value = value.partition("#")[0].strip()
+            value = re.sub(r"^(['\"])(.*)\1$", r"\2", value)
         yield Setting(
             name=match[2],
             value=value,
@@ -145,13 +142,6 @@ def _follow(blocks: list[int], line: str, number: int) -> None:
         blocks.append(number)
     elif re.match(r"\s*[}]", line) and len(blocks) > 1:
         blocks.pop()
-
-
-def _unquoted(value: str) -> str:
-    """Return a value without its comment and quotes (Linux-PAM, pam_env.c, _parse_env_file)."""
-    plain = value.partition("#")[0].strip()
-    quoted = re.fullmatch(r"(['\"])(.*)\1", plain)
-    return quoted[2] if quoted else plain
 
 
 def _mistakes(

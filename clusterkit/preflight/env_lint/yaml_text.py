@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import yaml
@@ -71,10 +71,14 @@ class _Reader:
                 else:
                     self.read(item)
         elif isinstance(node, yaml.ScalarNode) and node.style == "|":
-            self._script(node, branch)
+            self._text(node, branch, Format.SHELL)
 
     def _mapping(self, node: yaml.MappingNode, branch: Branch) -> None:
-        pairs = dict(_scalars(node))
+        pairs = {
+            key.value: item
+            for key, item in node.value
+            if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode)
+        }
         if self._file(pairs, branch):
             return
         name, value = pairs.get("name"), pairs.get("value")
@@ -100,7 +104,7 @@ class _Reader:
 
         Returns whether it was one.
         """
-        path = next((pairs[key].value for key in _PATHS if "/" in _value(pairs, key)), None)
+        path = next((p for k in _PATHS if k in pairs and "/" in (p := pairs[k].value)), None)
         content = next((pairs[key] for key in _CONTENTS if key in pairs), None)
         if path is None or content is None:
             return False
@@ -115,9 +119,6 @@ class _Reader:
                 if Mistake.NOT_EXPORTED not in setting.mistakes:
                     arms = (*branch, *setting.branch)
                     self.found.append(dataclasses.replace(setting, line=line, branch=arms))
-
-    def _script(self, node: yaml.ScalarNode, branch: Branch) -> None:
-        self._text(node, branch, Format.SHELL)
 
     def _text(self, node: yaml.ScalarNode, branch: Branch, text_format: Format) -> None:
         above = self.line(node.start_mark.index) - (node.style not in {"|", ">"})
@@ -140,13 +141,3 @@ class _Reader:
                     branch=branch,
                 )
             )
-
-
-def _value(pairs: Mapping[str, yaml.ScalarNode], key: str) -> str:
-    return str(pairs[key].value) if key in pairs else ""
-
-
-def _scalars(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    for key, item in node.value:
-        if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode):
-            yield key.value, item

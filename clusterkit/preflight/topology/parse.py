@@ -55,7 +55,8 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
     lines = [line.rstrip("\r") for line in ESCAPES.sub("", text).split("\n")]
     start = next((n for n, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
-        raise NoMatrix(_not_there(lines))
+        shown = next((line.strip() for line in lines if line.strip()), "")
+        raise NoMatrix(f"it says {shown[:60]!r}" if shown else "it is empty")
     if any("ROCm System Management" in line for line in lines[:start]):
         raise NoMatrix("it is of rocm-smi, and only the matrix of nvidia-smi is read")
     names, tail = _header(lines[start])
@@ -78,11 +79,6 @@ def _is_header(line: str) -> bool:
     # A row of `topo -p2p` starts with a blank too, but its second word is a cell.
     words = line.split()
     return bool(_HEADER.match(line)) and not any(is_cell(word) for word in words[1:2])
-
-
-def _not_there(lines: Sequence[str]) -> str:
-    shown = next((line.strip() for line in lines if line.strip()), "")
-    return f"it says {shown[:60]!r}" if shown else "it is empty"
 
 
 def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -73,7 +73,9 @@ def _unknown_word(value: str, variable: Variable) -> Iterator[Violation]:
     if variable.type == "level" and value.strip().lstrip("-").isdigit():
         return
     given = items(value) if variable.type == "words" else (value,)
-    wrong = [word for word in given if not _is_word(word, variable)]
+    exact = variable.type in {"exact", "level"}
+    known = set(variable.words) if exact else {word.upper() for word in variable.words}
+    wrong = [word for word in given if (word if exact else word.upper()) not in known]
     if wrong:
         listed = ", ".join(dict.fromkeys(word.strip() or "a blank" for word in wrong))
         near = [w for w in variable.words if w.upper() == wrong[0].strip().upper()]
@@ -86,12 +88,6 @@ def _unknown_word(value: str, variable: Variable) -> Iterator[Violation]:
             # Words of a list choose what is logged, and nothing that a job needs.
             Verdict.WARN if variable.type == "words" else None,
         )
-
-
-def _is_word(word: str, variable: Variable) -> bool:
-    if variable.type in {"exact", "level"}:
-        return word in variable.words
-    return word.upper() in {known.upper() for known in variable.words}
 
 
 @alone("NCCL115")

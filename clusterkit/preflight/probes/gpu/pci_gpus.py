@@ -15,7 +15,8 @@ from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S
-from clusterkit.transport.probe import Probe, Unparsed, first_line
+from clusterkit.preflight.probes.net.pairs import matched
+from clusterkit.transport.probe import Probe, Unparsed
 
 _LINE = re.compile(
     r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
@@ -50,27 +51,23 @@ class PciGpus:
 
 def parse(text: str) -> PciGpus:
     """Read what the snippet prints, or lspci."""
-    head, *lines = text.splitlines() or [""]
+    head, _, lines = text.partition("\n")
     granted = re.fullmatch(r"pci (\d{1,4})", head.strip())
     if granted is None:
         if not text.strip():
             raise Unparsed("no device is listed")
         return PciGpus(granted=0, gpus=tuple(_lspci_gpus(text)))
-    gpus = []
-    for line in lines:
-        found = _LINE.fullmatch(line.strip())
-        if found is None:
-            raise Unparsed(f"no PCI device: {first_line(line)[:60]!r}")
-        gpus.append(
-            PciGpu(
-                address=found[1],
-                vendor=found[3],
-                device=found[4],
-                driver=found[5],
-                gone=found[6] == "ffffffff",
-            )
+    gpus = tuple(
+        PciGpu(
+            address=found[1],
+            vendor=found[3],
+            device=found[4],
+            driver=found[5],
+            gone=found[6] == "ffffffff",
         )
-    return PciGpus(granted=int(granted[1]), gpus=tuple(gpus))
+        for found in matched(lines, _LINE)
+    )
+    return PciGpus(granted=int(granted[1]), gpus=gpus)
 
 
 _GPU_KINDS = frozenset({"3D controller", "VGA compatible controller", "Display controller"})
@@ -87,10 +84,8 @@ def _lspci_gpus(text: str) -> Iterator[PciGpu]:
     Raises:
         Unparsed: a line is no device.
     """
-    for line in filter(str.strip, text.splitlines()):
-        found = _LSPCI.fullmatch(line.rstrip())
-        if found is None:
-            raise Unparsed(f"no line of lspci: {first_line(line)[:60]!r}")
+    lines = (line.rstrip() for line in text.splitlines())
+    for found in matched("\n".join(lines), _LSPCI):
         if found[2] in _GPU_KINDS and "nvidia" in found[3].lower():
             gone = found[3].endswith("(rev ff)")
             yield PciGpu(address=found[1], vendor=NVIDIA, device="", driver="", gone=gone)

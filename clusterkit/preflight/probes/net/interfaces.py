@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
+from clusterkit.preflight.probes.net.pairs import matched
 from clusterkit.transport.probe import Probe, Unparsed
 
 VIRTUAL = """\
@@ -34,21 +35,15 @@ class Interface:
 @lru_cache(maxsize=16384)
 def parse(text: str) -> tuple[Interface, ...]:
     """Read one line an interface: name, MTU, speed in Mb/s, type (linux/if_arp.h)."""
-    found = []
-    for line in filter(None, text.split("\n")):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise Unparsed(f"line {line[:40]!r}")
-        speed = int(match[3]) if match[3] not in {"", "-"} else -1
-        found.append(
-            Interface(
-                name=match[1],
-                mtu=int(match[2]),
-                speed_mbps=speed if speed > 0 else None,
-                infiniband=match[4] == "32",
-            )
+    return tuple(
+        Interface(
+            name=row[1],
+            mtu=int(row[2]),
+            speed_mbps=int(row[3]) if row[3].isdigit() and int(row[3]) else None,
+            infiniband=row[4] == "32",
         )
-    return tuple(found)
+        for row in matched(text, _LINE)
+    )
 
 
 PROBE = Probe(

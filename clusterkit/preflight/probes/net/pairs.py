@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from clusterkit.transport.probe import Unparsed
 
@@ -17,6 +18,19 @@ def read_lines(text: str) -> list[str]:
     if not lines or lines[-1] != "end":
         raise Unparsed("the end is missing")
     return lines[:-1]
+
+
+def matched(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Yield what a pattern finds in each line that is not empty.
+
+    Raises:
+        Unparsed: a line is something else.
+    """
+    for line in filter(None, text.split("\n")):
+        found = pattern.fullmatch(line)
+        if found is None:
+            raise Unparsed(f"line {line[:40]!r}")
+        yield found
 
 
 def read_pairs(text: str) -> dict[str, str]:

@@ -15,17 +15,6 @@ DEFAULT_PORT = ClusterSpec(name="any", kind=ClusterKind.SSH).port_range[0]
 HEADER = "ck-"
 """How the output of a program begins; without it, it never ran."""
 
-_BOOT = """\
-import sys, types
-while sys.argv[1] != "--":
-    _, name, source = sys.argv[:3]
-    del sys.argv[1:3]
-    sys.modules[name] = types.ModuleType(name)
-    exec(source, sys.modules[name].__dict__)
-source = sys.argv[2]
-del sys.argv[1:3]
-exec(source, {"__name__": "__main__"})
-"""
 _TEST = "import sys; sys.exit(sys.version_info < (3, 6))"
 
 
@@ -53,7 +42,9 @@ def snippet(
     are set.
     """
     sources = [part for name in modules for part in (name, read_program(name))]
-    argv = " ".join(quote(w) for w in (_BOOT, *sources, "--", read_program(program), *words))
+    argv = " ".join(
+        quote(w) for w in (read_program("boot"), *sources, "--", read_program(program), *words)
+    )
     exports = [f"export {name}={quote(value)}" for name, value in job.env.items() if env]
     pythons = " ".join(quote_path(p) for p in dict.fromkeys((job.python, "python3", "python")))
     return "\n".join(

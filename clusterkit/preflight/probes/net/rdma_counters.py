@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
+from clusterkit.preflight.probes.net.pairs import matched
 from clusterkit.transport.probe import Probe, Unparsed
 
 COUNTERS = {
@@ -65,31 +65,19 @@ class RdmaCounters:
 def parse(text: str) -> RdmaCounters:
     """Read the two blocks of lines, one line per port."""
     samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}
-    for line in filter(None, text.split("\n")):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise Unparsed(f"line {line[:40]!r}")
+    for match in matched(text, _LINE):
         values = (word.split("=") for word in match[4].split())
         samples[match[1]][f"{match[2]}/{match[3]}"] = {name: int(n) for name, n in values}
     if samples["1"].keys() != samples["2"].keys():
         raise Unparsed("the two readings are not of the same ports")
-    return RdmaCounters(
-        ports=tuple(
-            PortCounters(
-                port=port,
-                total=tuple(after.items()),
-                rising=_rising(samples["1"][port], after),
-            )
-            for port, after in samples["2"].items()
-        )
-    )
-
-
-def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    # A counter that was reset in between is smaller: it has not risen.
-    return tuple(
-        (name, n - before.get(name, 0)) for name, n in after.items() if n > before.get(name, 0)
-    )
+    ports = []
+    for port, after in samples["2"].items():
+        before = samples["1"][port]
+        # A counter that was reset in between is smaller: it has not risen.
+        added = ((name, n - before.get(name, 0)) for name, n in after.items())
+        rising = tuple((name, n) for name, n in added if n > 0)
+        ports.append(PortCounters(port=port, total=tuple(after.items()), rising=rising))
+    return RdmaCounters(ports=tuple(ports))
 
 
 PROBE = Probe(
