@@ -12,7 +12,7 @@ from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import pci_gpus
 from clusterkit.preflight.probes.gpu.pci_gpus import GpuDirect
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
-from clusterkit.preflight.probes.net.rdma_ports import Device, Rdma
+from clusterkit.preflight.probes.net.rdma_ports import Rdma
 from clusterkit.transport.probe import PreflightJob
 
 V = TypeVar("V", bound=Hashable)
@@ -76,18 +76,15 @@ def _firmware(evidence: Evidence) -> Results:
         if not listed:
             yield name, skip("firmware of devices is not known")
         elif odd:
-            yield name, _other_firmware(odd, usual[odd[0].family], votes[odd[0].family])
+            first, most_have = odd[0], usual[odd[0].family]
+            summary = "firmware differs within a kind of device, none is usual"
+            if most_have:
+                names = ",".join(device.name for device in odd)
+                summary = f"firmware {first.firmware} on {names}, usual is {most_have}"
+            seen = ", ".join(f"{version}: {n}" for version, n in votes[first.family].most_common())
+            yield name, advice("IB005", device=first.name).warn(summary, seen)
         else:
             yield name, ok("firmware is the same within each kind of device")
-
-
-def _other_firmware(odd: list[Device], usual: str | None, votes: Counter[str]) -> Result:
-    names = ",".join(device.name for device in odd)
-    differs = "firmware differs within a kind of device, none is usual"
-    return advice("IB005", device=odd[0].name).warn(
-        f"firmware {odd[0].firmware} on {names}, usual is {usual}" if usual else differs,
-        ", ".join(f"{version}: {n}" for version, n in votes.most_common()),
-    )
 
 
 def _no_gpu_traffic(job: PreflightJob) -> str | None:
@@ -118,18 +115,18 @@ def _mtu(evidence: Evidence) -> Results:
         if not up:
             yield node, skip("no network interface is up")
         elif odd:
-            yield node, _other_mtu(*odd[0], usual[odd[0][0]], votes[odd[0][0]])
+            (name, mtu), differs = odd[0], advice("IB009", interface=odd[0][0])
+            seen = f"{name} " + ", ".join(f"{v}: {n}" for v, n in sorted(votes[name].items()))
+            if usual[name] is None:
+                summary = f"MTU of {name} differs between nodes and no value has a majority"
+                yield node, differs.warn(summary, seen)
+            else:
+                yield (
+                    node,
+                    differs.fail(f"MTU of {name} is {mtu}, on most nodes {usual[name]}", seen),
+                )
         else:
             yield node, ok("MTU is the same on all nodes")
-
-
-def _other_mtu(name: str, mtu: int, usual: int | None, votes: Counter[int]) -> Result:
-    differs = advice("IB009", interface=name)
-    seen = f"{name} " + ", ".join(f"{value}: {n}" for value, n in sorted(votes.items()))
-    if usual is None:
-        summary = f"MTU of {name} differs between nodes and no value has a majority"
-        return differs.warn(summary, seen)
-    return differs.fail(f"MTU of {name} is {mtu}, on most nodes {usual}", seen)
 
 
 @check("IB010", "ib-interface-speed", interfaces.PROBE, tier=Tier.ROUND_TRIP)

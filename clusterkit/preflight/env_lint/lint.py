@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations_with_replacement, islice
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.env_lint.rules import RULES, Rule, Violation
 from clusterkit.preflight.env_lint.rules.conflicts import overridden
@@ -16,15 +18,10 @@ from clusterkit.preflight.env_lint.variables import Kind, find_variable
 _MOST_RUNS = 64
 """Ways through a script that conflicts are looked for in; scripts have a handful."""
 
-_OF_PRODUCTION = frozenset({"NCCL142", "NCCL143", "NCCL161", "NCCL162", "NCCL163"})
-_NOT_RCCL = frozenset({("NCCL162", "NCCL_PXN_DISABLE"), ("NCCL162", "NCCL_NVLS_ENABLE")})
-"""Paths that RCCL has off by itself, or not at all (src/graph/paths.cc, src/transport/nvls.cc)."""
-_ORDER = frozenset({("NCCL163", "NCCL_ALGO"), ("NCCL163", "NCCL_PROTO")})
-"""What fixes the order of additions."""
-_BETWEEN_MACHINES = frozenset(
-    {("NCCL126", "NCCL_SOCKET_IFNAME"), ("NCCL126", "GLOO_SOCKET_IFNAME")}
-    | {("NCCL162", "NCCL_IB_DISABLE")}
-)
+_MEANT = {
+    (row["rule"], row["name"], row["trait"]): Verdict(row["verdict"])
+    for row in read_table(Path(__file__).with_name("meant.tsv"))
+}
 _DEAD = frozenset({Kind.REMOVED, Kind.TYPO, Kind.TORCH_RENAMED})
 
 
@@ -99,25 +96,11 @@ def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
         }
 
 
-def _verdict(
-    rule: Rule, setting: Setting, violation: Violation, traits: Sequence[Trait]
-) -> Verdict:
-    """Return the verdict; what is meant so in the runs that a text starts is worth knowing only."""
-    meant = (
-        (rule.id in _OF_PRODUCTION and Trait.MEASURES in traits)
-        or (rule.id in _OF_PRODUCTION and rule.id != "NCCL161" and Trait.GOOGLE in traits)
-        or ((rule.id, setting.name) in _NOT_RCCL and Trait.AMD in traits)
-        or ((rule.id, setting.name) in _ORDER and Trait.DETERMINISTIC in traits)
-        or ((rule.id, setting.name) in _BETWEEN_MACHINES and Trait.ONE_MACHINE in traits)
-    )
-    if rule.id == "NCCL131" and Trait.SOURCES in traits:
-        return Verdict.WARN
-    return Verdict.PASS if meant else violation.verdict or rule.verdict
-
-
 def _finding(
     rule: Rule, setting: Setting, violation: Violation, traits: Sequence[Trait]
 ) -> LintFinding:
+    names = (setting.name, "*")
+    meant = (_MEANT.get((rule.id, name, trait)) for trait in traits for name in names)
     return LintFinding(
         id=rule.id,
         rule=rule.name,
@@ -125,7 +108,7 @@ def _finding(
         value=setting.value,
         source=setting.source,
         line=setting.line,
-        verdict=_verdict(rule, setting, violation, traits),
+        verdict=next(filter(None, meant), violation.verdict or rule.verdict),
         summary=violation.summary,
         hint=violation.hint,
     )

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 
-from clusterkit.preflight.env_lint.setting import Branch, Format, Mistake, Setting, Source
+from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source
 from clusterkit.preflight.env_lint.shell_lexer import Command, Word, split_commands
 from clusterkit.preflight.env_lint.variables import concerns_us
 
@@ -72,7 +72,12 @@ class _Reader:
             self._add(words[2], words[2].text, name=words[1].text)
         elif head == "set":
             self._set(words[1:])
-        elif head not in _ONLY_TEXT and self._misspaced(words):
+        elif (
+            head not in _ONLY_TEXT
+            and re.fullmatch(_NAME, head)
+            and len(words) > 1
+            and words[1].text.startswith("=")
+        ):
             self._add(words[0], "".join(w.text for w in words[1:3]).lstrip("="), Mistake.SPACED)
         else:
             self._command(words, command)
@@ -133,10 +138,6 @@ class _Reader:
                 mistakes = () if exports or self.export_all else (Mistake.NOT_EXPORTED,)
                 self._add(word, assigned[2], *mistakes, name=name)
 
-    def _misspaced(self, words: tuple[Word, ...]) -> bool:
-        follows = words[1].text if len(words) > 1 else ""
-        return bool(re.fullmatch(_NAME, words[0].text)) and follows.startswith("=")
-
     def _split_assignment(self, word: Word, after: Word) -> bool:
         if after.text.startswith("="):
             return "=" not in word.text
@@ -174,7 +175,7 @@ class _Reader:
         for one in read_script(text, self.source).settings:
             line = word.line + (one.line or 1) - 1
             kept = one.mistakes if mistakes is None else mistakes
-            here = dataclasses.replace(one, line=line, mistakes=kept, branch=self._branch())
+            here = dataclasses.replace(one, line=line, mistakes=kept, branch=tuple(self.blocks))
             self.found.append(here)
 
     def _passed_on(self, words: tuple[Word, ...]) -> None:
@@ -216,12 +217,9 @@ class _Reader:
                 line=word.line,
                 format=Format.SHELL,
                 mistakes=mistakes,
-                branch=self._branch(),
+                branch=tuple(self.blocks),
             )
         )
-
-    def _branch(self) -> Branch:
-        return tuple(self.blocks)
 
     def exported_later(self, setting: Setting, text: str) -> Setting:
         """Return `setting` without the charge that nobody exports it, where somebody does."""

@@ -8,23 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.transport.probe import Output, Unparsed
 
 _HEADER = ["PARTITION", "AVAIL", "TIMELIMIT", "NODES", "STATE", "NODELIST"]
 
-_LONG = {
-    "alloc": "ALLOCATED", "comp": "COMPLETING", "down": "DOWN", "drain": "IDLE+DRAIN",
-    "drng": "ALLOCATED+DRAIN", "fail": "FAIL", "failg": "ALLOCATED+FAIL", "futr": "FUTURE",
-    "idle": "IDLE", "inval": "INVALID_REG", "maint": "MAINTENANCE", "mix": "MIXED",
-    "npc": "PERFCTRS", "plnd": "PLANNED", "pow_dn": "POWER_DOWN", "pow_up": "POWER_UP",
-    "powring_dn": "POWERING_DOWN", "powered_dn": "POWERED_DOWN", "powering_up": "POWERING_UP",
-    "resv": "RESERVED", "unk": "UNKNOWN", "boot": "REBOOT", "block": "BLOCKED",
-}  # fmt: skip
-"""Compact states (man sinfo, NODE STATE CODES), in the words of scontrol."""
-
+_LONG = {row["compact"]: row["long"] for row in read_table(Path(__file__).with_suffix(".tsv"))}
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
 
 
@@ -67,14 +60,13 @@ def parse(text: str) -> tuple[Row, ...]:
 
 def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
     """Return the record of each node that the parser of `slurm-node` reads; the states alone."""
-    found = {}
-    for row in rows:
-        match = _STATE.fullmatch(row.state)
-        if match is None or match[1] not in _LONG:
-            continue
-        for node in row.nodes:
-            found[node] = f"NodeName={node} State={_LONG[match[1]]}{match[2]}\n"
-    return found
+    states = [(row.nodes, _STATE.fullmatch(row.state)) for row in rows]
+    return {
+        node: f"NodeName={node} State={_LONG[state[1]]}{state[2]}\n"
+        for nodes, state in states
+        if state is not None and state[1] in _LONG
+        for node in nodes
+    }
 
 
 def _row(words: list[str]) -> Row:

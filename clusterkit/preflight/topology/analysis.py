@@ -60,8 +60,16 @@ class Nearest:
 @lru_cache(maxsize=4096)
 def islands(topology: Topology) -> tuple[Island, ...]:
     """Return the groups of at least two GPUs that NVLink joins, in order of their first GPU."""
-    joined = _groups(topology, limit=0)
-    return tuple(_island(topology, group) for group in joined if len(group) > 1)
+    found = []
+    for group in _groups(topology, limit=0):
+        cells = [topology.cells[a][b] for a, b in combinations(group, 2)]
+        island = Island(
+            gpus=tuple(topology.gpus[index] for index in group),
+            links=tuple(sorted(filter(nvlinks, {*cells}), key=nvlinks, reverse=True)),
+            all_to_all=all(map(nvlinks, cells)),
+        )
+        found += [island] if cells else []
+    return tuple(found)
 
 
 def pcie_groups(topology: Topology) -> tuple[tuple[str, ...], ...]:
@@ -309,16 +317,6 @@ def numa_warning(topology: Topology) -> str | None:
                 f"{numa[a]} and {numa[b]}"
             )
     return None
-
-
-def _island(topology: Topology, group: tuple[int, ...]) -> Island:
-    cells = [topology.cells[a][b] for a, b in combinations(group, 2)]
-    links = {cell for cell in cells if nvlinks(cell)}
-    return Island(
-        gpus=tuple(topology.gpus[index] for index in group),
-        links=tuple(sorted(links, key=nvlinks, reverse=True)),
-        all_to_all=all(nvlinks(cell) for cell in cells),
-    )
 
 
 def _groups(topology: Topology, *, limit: int) -> list[tuple[int, ...]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from clusterkit.preflight.env_lint.rules import conflicts, lists, names, values
+from clusterkit.preflight.env_lint.rules import conflicts, lists, values
 from clusterkit.preflight.env_lint.rules.base import Rule, Violation, by_table
 
 __all__ = ["RULES", "Rule", "Violation"]
 
 _CODED = (
     found
-    for module in (names, values, lists, conflicts)
+    for module in (values, lists, conflicts)
     for found in vars(module).values()
     if isinstance(found, Rule)
 )

@@ -185,20 +185,18 @@ NVLINK5 = range(144, 151)
 """They say themselves whether they are fatal."""
 
 
-def _read() -> tuple[Mapping[int, XidAction], Mapping[int, str]]:
-    actions: dict[int, XidAction] = {}
-    names: dict[int, str] = {}
-    for row in read_table(Path(__file__).with_name("xids.tsv")):
-        for part in row["codes"].split(","):
-            first, _, last = part.partition("-")
-            for code in range(int(first), int(last or first) + 1):
-                actions[code] = _BY_RESOLUTION.get(row["resolution"], XidAction.WATCH)
-                names[code] = row["name"]
-    # Ignored for what runs; but the log says "reset gpu to activate".
-    return {**actions, _REMAPPED: XidAction.ACTIVATE}, names
-
-
-_ACTIONS, _NAMES = _read()
+_ROWS = {
+    code: row
+    for row in read_table(Path(__file__).with_name("xids.tsv"))
+    for first, _, last in (part.partition("-") for part in row["codes"].split(","))
+    for code in range(int(first), int(last or first) + 1)
+}
+_NAMES = {code: row["name"] for code, row in _ROWS.items()}
+_ACTIONS = {
+    code: _BY_RESOLUTION.get(row["resolution"], XidAction.WATCH) for code, row in _ROWS.items()
+}
+_ACTIONS[_REMAPPED] = XidAction.ACTIVATE
+"""Ignored for what runs; but the log says "reset gpu to activate"."""
 
 
 def xid_action(xid: Xid) -> XidAction:

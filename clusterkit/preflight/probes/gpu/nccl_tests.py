@@ -8,7 +8,7 @@ nodes, and what srun -l, mpirun --tag-output, kubectl and CI put before the line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
@@ -164,7 +164,13 @@ def _lines(text: str) -> list[str]:
 
 
 def _parse(lines: Sequence[str], *, may_fail: bool = False) -> NcclTest:
-    rows = tuple(_rows(lines))
+    rows: list[Row] = []
+    layout: _Layout | None = None
+    for line in lines:
+        if head := _HEAD.fullmatch(line):
+            layout = _Layout.of(head)
+        elif _is_row(words := line.split()):
+            rows.append(_row(line, words, layout or _Layout.seen(words)))
     failed = tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line))))
     error = next((f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), None)
     if not rows and not (may_fail and (failed or error)):
@@ -176,7 +182,7 @@ def _parse(lines: Sequence[str], *, may_fail: bool = False) -> NcclTest:
     called = [one[1] for line in lines if (one := _CALLED.search(line))]
     untold = f"{failed[0]}: a test failed" if failed and correct is None else None
     return NcclTest(
-        rows=rows,
+        rows=tuple(rows),
         ranks=max((int(rank[1]) for rank in ranks), default=-1) + 1 or None,
         listed=len(ranks),
         hosts=tuple(dict.fromkeys(rank[2] for rank in ranks)),
@@ -194,15 +200,6 @@ def _is_row(words: Sequence[str]) -> bool:
     """Tell a row from titles, ranks, prose, and lines of NCCL's own."""
     numbers = len(words) > 2 and all(_NUMBER.fullmatch(word) for word in words[:2])
     return numbers and _TYPES.fullmatch(words[2]) is not None
-
-
-def _rows(lines: Sequence[str]) -> Iterator[Row]:
-    layout: _Layout | None = None
-    for line in lines:
-        if head := _HEAD.fullmatch(line):
-            layout = _Layout.of(head)
-        elif _is_row(words := line.split()):
-            yield _row(line, words, layout or _Layout.seen(words))
 
 
 def _row(line: str, words: Sequence[str], layout: _Layout) -> Row:
@@ -256,10 +253,8 @@ def is_requested(job: PreflightJob) -> bool:
 
 
 def _command(job: PreflightJob) -> str | None:
-    if not is_requested(job):
-        return None
-    exports = [f"export {name}={quote(value)}\n" for name, value in job.env.items()]
-    return "".join(exports) + nvidia(read_snippet("nccl_tests"))(job)
+    exports = "".join(f"export {name}={quote(value)}\n" for name, value in job.env.items())
+    return exports + nvidia(read_snippet("nccl_tests"))(job) if is_requested(job) else None
 
 
 PROBE = Probe(name="nccl-tests", command=_command, parse=parse, timeout_s=120.0, lane=LANE)

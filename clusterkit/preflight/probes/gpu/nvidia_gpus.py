@@ -157,11 +157,7 @@ def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[
     if query is None:
         return rows
     more = {row["pci.bus_id"].lower(): row for row in query.rows}
-    merged = []
-    for row in rows:
-        extra = more.get(row["pci.bus_id"].strip().lower(), {})
-        merged.append(extra | row)
-    return tuple(merged)
+    return tuple(more.get(row["pci.bus_id"].strip().lower(), {}) | row for row in rows)
 
 
 @lru_cache(maxsize=1 << 15)

@@ -78,7 +78,7 @@ def split_gpus(text: str) -> Iterator[tuple[int, str, str]]:
 @lru_cache(maxsize=1 << 12)
 def _gpu_links(index: int, name: str, text: str) -> NvlinkGpu:
     """Read what stands below the line of one GPU; thousands of them say the same."""
-    lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+    lines = [*filter(None, map(str.strip, text.splitlines()))]
     if not lines:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):
@@ -158,7 +158,7 @@ def parse_errors(text: str) -> NvlinkErrorLog:
 @lru_cache(maxsize=1 << 12)
 def _gpu_errors(index: int, text: str) -> NvlinkErrors:
     """Read what stands below the line of one GPU; thousands of them say the same."""
-    lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+    lines = [*filter(None, map(str.strip, text.splitlines()))]
     counted = _COUNTED.fullmatch(lines[-1]) if lines else None
     if counted is None:
         raise Unparsed("the number of counters is missing")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
@@ -55,10 +55,7 @@ def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
         if gpu := _GPU.fullmatch(line):
             gpus.append(ListedGpu(index=whole(gpu[1], most=_HIGHEST), name=gpu[2], uuid=gpu[3]))
         elif (mig := _MIG.fullmatch(line)) and gpus:
-            last = gpus.pop()
-            gpus.append(
-                ListedGpu(index=last.index, name=last.name, uuid=last.uuid, mig=(*last.mig, mig[1]))
-            )
+            gpus[-1] = replace(gpus[-1], mig=(*gpus[-1].mig, mig[1]))
         elif exit_code == 0 and line.lstrip().startswith(("GPU ", "MIG ")):
             raise Unparsed(f"no device: {first_line(line)[:60]!r}")
         else:
