@@ -20,7 +20,7 @@ from clusterkit.preflight.checks import AREAS
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.html import types
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.pairs import matrices, packed, slow_nodes, slow_pairs
+from clusterkit.preflight.html.pairs import matrices, packed
 from clusterkit.preflight.report import Report
 
 SYMBOLS: Mapping[Verdict, str] = {
@@ -100,11 +100,8 @@ def page(bundle: Bundle, report: Report) -> str:
             verdict_rows=verdict_rows(report),
             table=fact_table(facts),
             types=types.node_types(facts),
-            untyped=types.untyped(facts),
             maps=maps,
             data=[packed(matrix) for matrix in maps],
-            slow_nodes=slow_nodes,
-            slow_pairs=slow_pairs,
         )
     )
 

@@ -10,10 +10,9 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import nlargest
 from typing import Any
 
 from clusterkit.preflight.checks.base import Evidence
@@ -26,9 +25,6 @@ _FAILED_CODE, _STEPS = 255, 253
 """Codes 1 to 254 are values, lowest first; 0 was not measured."""
 _FINEST = 0.01
 """Smallest step: 1 %. A finer one would show noise, and noise does not deflate."""
-_SLOWEST = 8
-_NOTABLE = 1.5
-"""Times worse than the median from which a pair or a node is listed by name."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a __dict__
@@ -54,34 +50,6 @@ class PairMatrix:
         """The middle of all values that were measured."""
         return self.known[len(self.known) // 2]
 
-    def with_times(self) -> Iterator[tuple[int, float]]:
-        """Yield every pair and how many times worse than the median it is; below 1: better."""
-        for pair, value in zip(self.pairs, self.values, strict=True):
-            times = self.median / value if self.more_is_better else value / self.median
-            yield pair, math.inf if value == FAILED else times
-
-    @cached_property
-    def bad_nodes(self) -> Mapping[int, float]:
-        """Times worse than the median, by node, where half of its pairs are that bad."""
-        size = len(self.nodes)
-        own: list[list[float]] = [[] for _ in range(size)]
-        for pair, times in self.with_times():
-            own[pair // size].append(times)
-            own[pair % size].append(times)
-        middles = {
-            node: sorted(times)[(len(times) - 1) // 2] for node, times in enumerate(own) if times
-        }
-        return {node: times for node, times in middles.items() if times > _NOTABLE}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slow:
-    """A pair, or a node, that is worse than most."""
-
-    name: str
-    figure: str
-    times: str
-
 
 def packed(matrix: PairMatrix) -> dict[str, Any]:
     """Return `matrix` as report.js reads it."""
@@ -101,35 +69,6 @@ def packed(matrix: PairMatrix) -> dict[str, Any]:
         "median": matrix.median,
         "cells": base64.b64encode(zlib.compress(codes, 9)).decode(),
     }
-
-
-def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
-    """Return the nodes that are far from the median with most others, worst first."""
-    worst = sorted(matrix.bad_nodes.items(), key=lambda item: -item[1])[:_SLOWEST]
-    return tuple(_slow(matrix, matrix.nodes[node], times) for node, times in worst)
-
-
-def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
-    """Return the worst pairs, but for those of nodes that are slow with most others."""
-    bad = matrix.bad_nodes
-    size = len(matrix.nodes)
-    names = matrix.nodes
-    found = (
-        (times, -pair)
-        for pair, times in matrix.with_times()
-        if times > _NOTABLE and pair // size not in bad and pair % size not in bad
-    )
-    return tuple(
-        _slow(matrix, f"{names[(-negated) // size]} \u2192 {names[(-negated) % size]}", times)
-        for times, negated in nlargest(_SLOWEST, found)
-    )
-
-
-def _slow(matrix: PairMatrix, name: str, times: float) -> Slow:
-    if math.isinf(times):
-        return Slow(name=name, figure="nothing went through", times="")
-    value = matrix.median / times if matrix.more_is_better else matrix.median * times
-    return Slow(name=name, figure=f"{value:.3g} {matrix.unit}", times=f"{times:.1f} times worse")
 
 
 def matrices(evidence: Evidence, names: tuple[str, ...]) -> tuple[PairMatrix, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.probes.gpu import nvidia_links
@@ -58,24 +57,6 @@ def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
         examples.setdefault(key, topology)
     common = sorted(members, key=lambda key: len(members[key]), reverse=True)
     return tuple(_node_type(examples[key], members[key]) for key in common)
-
-
-def untyped(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the reasons why nodes that were asked have no topology, and those nodes.
-
-    Where no node has GPUs, that is not worth a word.
-    """
-    found: dict[str, list[str]] = {}
-    skipped: set[str] = set()
-    for node in nodes:
-        facts = node.of(nvidia_links.TOPO)
-        if isinstance(facts, Missing) and nvidia_links.TOPO.name in node.outputs:
-            found.setdefault(facts.reason, []).append(node.name)
-            if facts.verdict is Verdict.SKIP:
-                skipped.add(facts.reason)
-    if sum(map(len, found.values())) == len(nodes) and skipped == set(found):
-        return ()
-    return tuple((reason, tuple(names)) for reason, names in found.items())
 
 
 def _node_type(topology: Topology, nodes: Sequence[str]) -> NodeType:

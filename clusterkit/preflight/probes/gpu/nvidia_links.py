@@ -183,7 +183,6 @@ NVLINK_ERRORS = nvidia_probe(
 )
 
 
-@lru_cache(maxsize=4096)
 def parse_topo(text: str) -> Topology:
     """Read the matrix; nodes of one model print the same one, so each is read once."""
     try:

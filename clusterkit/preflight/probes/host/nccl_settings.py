@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.env_lint import Format, Source, from_environment, read_source
@@ -12,7 +10,6 @@ from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
 _OWN = '"${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}"'
 
 
-@lru_cache(maxsize=16384)
 def parse_environment(text: str) -> Source:
     """Read NAME=VALUE lines."""
     values: dict[str, str] = {}
@@ -24,7 +21,6 @@ def parse_environment(text: str) -> Source:
     return from_environment(values, "the node's environment")
 
 
-@lru_cache(maxsize=16384)
 def parse_conf(text: str) -> tuple[Source, ...]:
     """Read `file PATH` lines, each followed by the lines of that file behind a blank."""
     files: dict[str, list[str]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.net.pairs import matched
@@ -32,7 +31,6 @@ class Interface:
     """IP over InfiniBand (ARPHRD_INFINIBAND)."""
 
 
-@lru_cache(maxsize=16384)
 def parse(text: str) -> tuple[Interface, ...]:
     """Read one line an interface: name, MTU, speed in Mb/s, type (linux/if_arp.h)."""
     return tuple(
@@ -72,7 +70,6 @@ class NamedInterface:
         return self.up and self.addresses != ()
 
 
-@lru_cache(maxsize=16384)
 def parse_named(text: str) -> tuple[NamedInterface, ...]:
     """Read `interface|NAME|STATE` and `address|NAME|ADDRESS/LENGTH` lines."""
     states: dict[str, str] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.net.pairs import matched
@@ -61,7 +60,6 @@ class RdmaCounters:
     ports: tuple[PortCounters, ...]
 
 
-@lru_cache(maxsize=16384)
 def parse(text: str) -> RdmaCounters:
     """Read the two blocks of lines, one line per port."""
     samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}

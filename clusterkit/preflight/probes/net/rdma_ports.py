@@ -180,7 +180,6 @@ class _Block:
     gids: dict[int, list[Gid]] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=16384)
 def parse(text: str) -> Rdma:
     """Read what the snippet printed, or one of the tools."""
     first = next((line for line in text.split("\n") if line.strip()), "")
