@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from clusterkit.observe.diagnose.lines import (
@@ -42,6 +43,9 @@ RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT, TRACEBACK)
+ENDS = "*** JOB "
+_ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
+"""Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
 STARTS = (
     "nohup: ignoring input",
     "Setting OMP_NUM_THREADS environment variable for each process",
@@ -175,6 +179,15 @@ class Finds:
         self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
         self._starts: set[str] = set()
         self._ignored = 0
+        self.first = b""
+        """The first line, where it tells that the program was started again."""
+        self._begun = False
+        self._job: str | None = None
+        """The last that Slurm has ended."""
+        self._end = inf
+        """Bytes before its end, until something is found after that."""
+        self._before: list[Hit] = []
+        """What was found until then."""
 
     def scanned(self) -> Scanned:
         """Return what there is, at the end of the file."""
@@ -182,7 +195,7 @@ class Finds:
         return Scanned(
             file=self.path,
             size=self.size,
-            hits=(*self._hits.values(), *closing),
+            hits=(*self._before, *self._hits.values(), *closing),
             roots=tuple(self._roots),
             endings=tuple(self._endings),
         )
@@ -208,17 +221,44 @@ class Finds:
         elif text.startswith(ROOT):
             self._roots = [*self._roots[-7:], offset]
         elif RESTART.match(text) or self._appended(text):
-            self._hits.clear()
-            self._closing.clear()
-            self._sequences.clear()
-            self._roots.clear()
-            self._endings.clear()
-            self._forms.clear()
-            self._of_rules.clear()
+            self._forget()
+        elif (job := _ENDED.search(text)) is not None:
+            self._set_apart(offset)
+            if self._job not in {None, job[1]}:
+                self._before.clear()
+            self._job, self._end = job[1], offset
         elif _BEGUN in text:
             self._endings.clear()
         elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
             self._endings.append(Ending(offset, well))
+
+    def begun(self, times: int) -> None:
+        """Take note of how often the first line stands in the next part of the text.
+
+        What was found before it stands there again is of an earlier run; but where it does so
+        before anything is found, or of ranks, more than one process prints it.
+        """
+        found = (*self._hits.values(), *self._closing)
+        if times and self._begun and found and all(hit.rank is None for hit in found):
+            self._forget()
+        elif times + self._begun > 1:
+            self.first = b""
+        self._begun = self._begun or times > 0
+
+    def _forget(self) -> None:
+        for found in (self._hits, self._closing, self._sequences, self._roots, self._endings):
+            found.clear()
+        self._before.clear()
+        self._forms.clear()
+        self._of_rules.clear()
+
+    def _set_apart(self, offset: int) -> None:
+        """Keep what was found of a job that has ended apart from what comes after its end."""
+        if offset > self._end:
+            self._before = [*self._before, *self._hits.values()][-_MOST_HITS:]
+            self._hits.clear()
+            self._sequences.clear()
+            self._end = inf
 
     def _appended(self, text: str) -> bool:
         """Tell whether another run begins, after a launcher has ended the one before."""
@@ -245,6 +285,7 @@ class Finds:
 
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
+        self._set_apart(hit.offset)
         if all(rule.closing for rule in rules):
             self._closing.append(hit)
             return hit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -17,7 +18,16 @@ from pathlib import Path
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterkit.core.text import ESCAPES_IN_BYTES
-from clusterkit.observe.diagnose.hits import ENDINGS, MARKS, STARTS, Finds, Hit, Scanned, Seen
+from clusterkit.observe.diagnose.hits import (
+    ENDINGS,
+    ENDS,
+    MARKS,
+    STARTS,
+    Finds,
+    Hit,
+    Scanned,
+    Seen,
+)
 from clusterkit.observe.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.observe.diagnose.open_log import (
     Log,
@@ -31,6 +41,8 @@ from clusterkit.observe.diagnose.rules import Rule
 _CHUNK = 1 << 20
 _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
+_NO_START = re.compile(rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn)")
+_SHORTEST_START = 20
 _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
 _DIGITS = b"0123456789."
@@ -47,7 +59,9 @@ class Scanner:
     def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
         """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
-        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in (*MARKS, *STARTS, *ENDINGS)}
+        texts: dict[str, list[Rule | None]] = {
+            mark: [None] for mark in (*MARKS, ENDS, *STARTS, *ENDINGS)
+        }
         for rule in rules:
             for need in rule.needs:
                 texts.setdefault(need, []).append(rule)
@@ -65,6 +79,7 @@ class Scanner:
                 for chunk, offset in _chunks(log, start):
                     if offset == start:
                         finds.steps = counts_steps(chunk[:_HEAD])
+                        finds.first = _first_line(chunk[:_HEAD])
                     finds.recent.append((offset, chunk))
                     self._chunk(chunk, offset, finds)
         except NotALogError as error:
@@ -80,6 +95,8 @@ class Scanner:
         counted, number = 0, finds.lines + 1
         for seen, raw, at in self._wanted(flat):
             number += chunk.count(b"\n", counted, at)
+            if finds.first:
+                finds.begun(flat.count(finds.first, counted, at))
             counted = at
             self._line(seen, raw, number, offset + at, finds)
         finds.lines += chunk.count(b"\n")
@@ -145,6 +162,13 @@ class Scanner:
             tally.read += 1
             tally.found += bool(rules)
             tally.last = hit or tally.last
+
+
+def _first_line(head: bytes) -> bytes:
+    """Return the first line, where it stands there again only as the program is started again."""
+    line = head.strip().partition(b"\n")[0].rstrip()
+    told = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not _NO_START.match(line)
+    return line if told else b""
 
 
 def _matching(wanted: Sequence[Rule], text: str) -> list[Rule]:

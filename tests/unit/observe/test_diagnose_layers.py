@@ -1,0 +1,109 @@
+"""What rules say of the layers below the script: Slurm, MPI, UCX, network cards, stores, JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
+
+Say = Callable[[str], Diagnosis]
+
+
+def cause(found: Diagnosis) -> Finding:
+    assert found.cause is not None
+    return found.cause
+
+
+def test_a_completion_error_of_infiniband_is_told_by_its_class(say: Say) -> None:
+    warn = "n1:7:9 [1] net_ib.cc:12 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
+    for status in ("error 4, opcode 1, len 1", "status=IBV_WC_REM_ACCESS_ERR(10) opcode=x"):
+        found = cause(say(f"{warn}{status}"))
+        assert found.rule == "nccl-ib-memory"
+        assert "no cable or switch is at fault" in found.says
+    for status in ("error 12, opcode 1, len 1", "status=IBV_WC_RNR_RETRY_EXC_ERR(13) opcode=x"):
+        assert cause(say(f"{warn}{status}")).rule == "nccl-ib-completion"
+
+
+def test_what_ucx_was_refused_by_the_gpu_is_why_it_crashed(say: Say) -> None:
+    ucx = "0: [1.5] [n1:7:2]    cuda_ipc_md.c:62   UCX  ERROR cuMemGetAddressRange(ptr) failed: x\n"
+    crash = "0: [n1:7:2:9] Caught signal 11 (Segmentation fault: address not mapped)\n"
+    assert cause(say(ucx + crash)).rule == "ucx-gpu"
+
+
+def test_why_a_plugin_of_slurm_did_not_start_is_told_before_that_it_did_not(say: Say) -> None:
+    launch = "srun: error: task 0 launch failed: Plugin initialization failed\n"
+    plugin = "[2026-11-22T14:05:02.440] [7.0] error: spank: required plugin spank_{}.so: rc=-1\n"
+    pyxis = "[2026-11-22T14:05:02.440] [7.0] error: pyxis: couldn't mkdir /run/x: no such folder\n"
+    found = cause(say(launch + pyxis + plugin.format("pyxis")))
+    assert (found.rule, "couldn't mkdir /run/x" in found.says) == ("container-failed", True)
+    assert cause(say(launch + plugin.format("x"))).rule == "slurm-node-setup"
+
+
+def test_the_lost_worker_of_jax_is_named(say: Say) -> None:
+    task = "E1122 13:59:12.5 7 x.cc:9] UNAVAILABLE: Task /job:w/replica:0/task:5 heartbeat timeout"
+    lost = f"{task}. This indicates that the remote task has failed, got preempted, or crashed."
+    assert "/job:w/replica:0/task:5" in cause(say(lost)).says
+
+
+def test_ranks_that_did_not_come_to_a_barrier_of_the_store_are_named(say: Say) -> None:
+    waited = "torch.distributed.DistStoreError: Timed out waiting on barrier on rank 0, for key"
+    found = cause(say(f"{waited} prefix: x/ (world_size=8, missing_ranks=[2, 3], timeout=300)"))
+    assert (found.rule, "missing: 2, 3" in found.says) == ("store-barrier", True)
+
+
+def test_both_collectives_of_a_mismatch_are_named(say: Say) -> None:
+    call = "Rank {} is running collective: CollectiveFingerPrint(SequenceNumber={}, OpType={}, "
+    one = call.format(1, 7, "ALLREDUCE") + "TensorShape=[25], TensorDtypes=Float), but "
+    other = call.format(0, 8, "BROADCAST") + "TensorShape=[1], TensorDtypes=Long)."
+    log = f"RuntimeError: Detected mismatch between collectives on ranks. {one}{other}"
+    assert "Rank 1 was in ALLREDUCE [25], and rank 0 in BROADCAST [1]." in cause(say(log)).says
+    bare = cause(say("NCCL WARN Mismatched collective detected, please check")).says
+    assert bare.startswith("Rank A was in one call, and rank B in another.")
+
+
+def test_why_a_daemon_of_mpi_did_not_start_is_told(say: Say) -> None:
+    report = "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n"
+    found = cause(say(f"[n1:7] base.c at line 5src/server/listener.c:91 bind() failed\n{report}"))
+    assert (found.rule, "listener.c:91 bind() failed" in found.says) == ("mpi-not-started", True)
+    closed = "ssh_exchange_identification: Connection closed by remote host\n\n"
+    assert cause(say(closed + report)).rule == "ssh-failed"
+
+
+CGROUP = "write '7' to '/sys/fs/cgroup/cpuset/slurm/cgroup.procs' failed: No space left on device"
+TWICE = "rank 2 and rank 0 both on CUDA device 1000"
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "words"),
+    [
+        (f"slurmstepd: error: write_x: {CGROUP}", "slurm-node-setup", "cgroup.procs"),
+        (f"n1:7:9 [0] i.cc:9 NCCL WARN Duplicate GPU detected : {TWICE}", "gpu-ordinal", TWICE),
+        ("RuntimeError: CUDA error: invalid device ordinal", "gpu-ordinal", "does not exist"),
+        (
+            "AssertionError: Loading a checkpoint for MP=2 but world size is 8",
+            *("checkpoint-sizes", "MP=2 but world size is 8"),
+        ),
+        (
+            "RuntimeError: The server socket has failed to bind to [::]:22 (errno: 13 - x).",
+            *("port-not-allowed", "the port 22"),
+        ),
+        ("./x.sh: /bin/sh^M: bad interpreter: not there", "command-missing", "/bin/sh^M"),
+    ],
+)
+def test_the_title_says_what_does_not_fit(say: Say, line: str, rule: str, words: str) -> None:
+    found = cause(say(line))
+    assert (found.rule, words in found.title) == (rule, True)
+
+
+def test_an_unknown_module_after_which_nothing_fails_is_none(say: Say) -> None:
+    unknown = 'Lmod has detected the following error: The following module(s) are unknown: "x/3"\n'
+    assert say(unknown).cause is None
+    assert cause(say(f"{unknown}it ended with exit code 127")).rule == "environment-not-loaded"
+
+
+def test_some_gpus_are_fewer_than_were_asked_for_and_not_none(say: Say) -> None:
+    asked = "x.MisconfigurationException: You requested gpu: [0, 1]\n But your machine only has: "
+    assert cause(say(f"{asked}[0]\n")).rule == "gpus-too-few"
+    assert cause(say(f"{asked}[]\n")).rule == "gpu-unseen"

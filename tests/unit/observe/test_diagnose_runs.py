@@ -1,0 +1,60 @@
+"""Of a file that more than one run has written to, the last run is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterkit.observe.diagnose.verdict import Diagnosis
+
+Say = Callable[[str], Diagnosis]
+
+END = "slurmstepd: error: *** JOB {} ON n1 CANCELLED AT 2026-11-22T14:05:02{} ***\n"
+LIMIT = " DUE TO TIME LIMIT"
+BEGINS = "Loading the vocabulary of the model\n"
+STEPS = "".join(f"step {n}/100 loss 2.{n}\n" for n in range(3))
+
+
+def told(found: Diagnosis) -> str | None:
+    return None if found.cause is None else f"{found.cause.rule} {found.cause.evidence.line}"
+
+
+@pytest.mark.parametrize("first", ["KeyError: 'lr'\n", "", STEPS])
+def test_of_several_jobs_that_slurm_ended_the_last_is_told(say: Say, first: str) -> None:
+    lines = first.count("\n")
+    log = f"{first}{END.format(7, LIMIT)}{STEPS}{END.format(8, '')}"
+    assert told(say(log)) == f"cancelled {lines + 5}"
+    failed = f"{first}{END.format(7, '')}ValueError: x\n{END.format(8, LIMIT)}"
+    assert told(say(failed)) == f"python-exception {lines + 2}"
+
+
+def test_what_one_job_prints_before_and_after_its_end_is_told_together(say: Say) -> None:
+    late = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated.\n"
+    log = f"ValueError: x\n{END.format(7, LIMIT)}{late}{END.format(7, '')}"
+    assert told(say(log)) == "python-exception 1"
+
+
+def test_a_first_line_that_stands_there_again_begins_another_run(say: Say) -> None:
+    usage = "usage: train.py [-h] [--lr LR] [--steps STEPS]\n"
+    log = "".join(
+        f"{usage}train.py: error: argument --{name}: invalid choice: 'x'\n"
+        for name in ("lr", "steps")
+    )
+    assert told(say(log)) == "wrong-arguments 4"
+    runs = f"{BEGINS}KeyError: 'lr'\n{BEGINS}{STEPS}ValueError: x\n"
+    assert told(say(runs)) == "python-exception 7"
+
+
+def test_a_first_line_that_every_process_prints_begins_none(say: Say) -> None:
+    reset = "RuntimeError: Connection reset by peer\n"
+    log = f"{BEGINS}{BEGINS}KeyError: 'lr'\n{BEGINS}{reset}"
+    assert told(say(log)) == "python-exception 3"
+    ranked = f"{BEGINS}[rank1]: KeyError: 'lr'\n{BEGINS}[rank0]: {reset}"
+    assert told(say(ranked)) == "python-exception 2"
+
+
+@pytest.mark.parametrize("first", ["a b c", "warning: some of it is not known", "-" * 40])
+def test_a_first_line_that_says_little_begins_none(say: Say, first: str) -> None:
+    log = f"{first}\nKeyError: 'lr'\n{first}\nRuntimeError: Connection reset by peer\n"
+    assert told(say(log)) == "python-exception 2"
