@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lab
 
 NOTICED_S = 2.0
 EVER_FORGOTTEN_S = 60.0
-ONE = ("--framework", "torchrun", "--nodes", "1")
+ONE = ("--framework", "env", "--nodes", "1")
 
 
 @pytest.fixture(params=["lab", "accounting_lab"])

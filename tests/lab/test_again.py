@@ -174,7 +174,7 @@ def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: st
 
 def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
     script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')
-    words = ("--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
     with full_shared_memory(desk.lab, "n1"):
         done = desk.submit(
             *("--requeue", "1", "--spares", "1", "--preflight", "full", "--force", "--wait"),
@@ -190,7 +190,7 @@ def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:
     """A client that looks on tells Slurm, and status tells the user."""
     script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')
-    words = ("--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
     with full_shared_memory(desk.lab, "n1"):
         done = desk.submit(
             *("--requeue", "1", "--preflight", "full", "--force", "--wait"), *words, script

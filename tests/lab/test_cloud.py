@@ -36,7 +36,7 @@ CLUSTER = """\
     setup: ["true"]  # so that a torch without GPUs is no fault of the nodes
 """
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
-JOB = ("--framework", "torchrun", "--gpus-per-node", "1", "--nodes", "2")
+JOB = ("--framework", "env", "--gpus-per-node", "1", "--nodes", "2")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 SLOW_S, LEFT_S = 90, 30.0
 """How long a question takes by itself; how long until nothing of it is left once its client is:

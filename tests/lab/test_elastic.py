@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.lab_jobs import await_true
 
@@ -24,7 +25,10 @@ QUICK = ("--set", "torchrun.rdzv-conf=last_call_timeout=5")
 class Training:
     """A job that trains until it is told otherwise, saving often."""
 
-    def __init__(self, desk: Desk, cluster: str, *words: str, steps: int = 100_000) -> None:
+    def __init__(
+        self, desk: Desk, cluster: str, *words: str, steps: int = 100_000, plain: bool = False
+    ) -> None:
+        """Train for real, or in a `plain` script that only says what the others say."""
         self.desk = desk
         self.saved = desk.folder / f"saved-{time.time_ns()}"
         script = {"torchrun": "train_ddp.py", "horovod": "train_horovod_elastic.py"}
@@ -32,7 +36,10 @@ class Training:
         where = ("--cluster", cluster, "--gpus-per-node", "1", "--preflight", "off", *words)
         keep = ("--checkpoint-dir", str(self.saved), "--checkpoint-every", "2")
         size = ("--width", "32", "--layers", "1", "--steps", str(steps))
-        said = desk.submit(*where, str(EXAMPLES / script[framework]), *size, *keep)
+        path = EXAMPLES / script[framework]
+        if plain:
+            path = desk.folder / desk.write("train_plain.py", lab_scripts.TRAINS)
+        said = desk.submit(*where, str(path), *size, *keep)
         self.run = RunFolder(Path(said["run_dir"]))
 
     def log(self) -> str:
@@ -69,7 +76,8 @@ class Training:
 
 @pytest.mark.parametrize("cluster", ["rack", "lab"])
 def test_a_killed_rank_is_started_again(cluster: str, desk: Desk) -> None:
-    job = Training(desk, cluster, "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    words = ("--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    job = Training(desk, cluster, *words, plain=cluster == "rack")
     before = job.await_training(3)
     os.kill(job.rank("n2"), signal.SIGKILL)
     job.await_training(3, after=before)
@@ -79,7 +87,7 @@ def test_a_killed_rank_is_started_again(cluster: str, desk: Desk) -> None:
 
 
 def test_over_ssh_a_node_without_power_is_left_behind_and_too_few_end_the_job(desk: Desk) -> None:
-    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK, plain=True)
     before = job.await_training(3)
     desk.lab.kill_host("n3")
     try:
@@ -149,7 +157,7 @@ def test_over_ssh_a_job_starts_without_a_node_whose_slots_are_taken(desk: Desk) 
 
 
 def test_over_ssh_the_loss_of_the_first_node_ends_the_job_and_is_named(desk: Desk) -> None:
-    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK, plain=True)
     job.await_training(3)
     desk.lab.kill_host("n1")
     try:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.lab.test_jobs import DIES, SLEEP, leftovers, wait_for_output
 
@@ -27,7 +28,9 @@ def output_of(desk: Desk, name: str, *words: str) -> str:
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_rpc_of_the_page(desk: Desk, cluster: str) -> None:
-    assert "sum 55" in output_of(desk, "rpc", "--cluster", cluster, *THREE)
+    slots, total = ("2", 55) if cluster == "lab" else ("1", 5)
+    words = ("--cluster", cluster, *THREE, "--gpus-per-node", slots)
+    assert f"sum {total}" in output_of(desk, "rpc", *words)
 
 
 def test_data_parallel_of_the_page_is_one_process(desk: Desk) -> None:
@@ -71,7 +74,7 @@ def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) 
     """The first rank is not where the batch script runs: address and port are those of its node."""
     topology = str(desk.write("topology.txt", TOPOLOGY))
     words = (*THREE, "--tp", "2", "--pp", "3", "--topology", topology)
-    script = desk.write("srun-style.py", SRUN_STYLE)
+    script = desk.write("meets.py", lab_scripts.MEETS)
     if by_hand:
         rendered = desk.clusterkit("render", *words, "--only", "sbatch", "--stdout", script)
         log = desk.folder / "by-hand.out"
@@ -94,7 +97,7 @@ def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) 
 def test_the_rank_that_fails_first_is_named(
     desk: Desk, cluster: str, how: str, ending: str
 ) -> None:
-    script = desk.write("dies.py", DIES)
+    script = desk.write("dies.py", DIES if how == "raise" else lab_scripts.DIES)
     done = desk.clusterkit("submit", "--wait", "--json", "--cluster", cluster, *THREE, script, how)
     assert done.returncode == 1
     assert json.loads(done.stdout)["reason"] == f"n2: rank 3 {ending}"

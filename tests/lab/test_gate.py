@@ -22,7 +22,7 @@ from tests.lab import Lab
 pytestmark = pytest.mark.lab
 
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
-JOB = ("--framework", "torchrun", "--gpus-per-node", "1")
+JOB = ("--framework", "env", "--gpus-per-node", "1")
 TWO = (*JOB, "--nodes", "2")
 FULL = "/dev/shm is full"
 

@@ -40,7 +40,7 @@ class Struck:
 
     def submitting(self) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "clusterkit", "submit", "--json", "--preflight", "off"]
-        argv += ["--framework", "torchrun", "--nodes", "1", "--set", "sbatch.begin=now+1hour"]
+        argv += ["--framework", "env", "--nodes", "1", "--set", "sbatch.begin=now+1hour"]
         environment = self.desk.environment()
         return self.desk.lab.popen(
             "head", [*argv, self.script], cwd=self.desk.folder, env=environment

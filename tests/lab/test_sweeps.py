@@ -24,7 +24,7 @@ print("value", sys.argv[1], flush=True)
 time.sleep(float(sys.argv[2]))
 sys.exit(int(sys.argv[3]))
 """
-ONE = ("--framework", "torchrun", "--gpus-per-node", "1", "--preflight", "off")
+ONE = ("--framework", "env", "--gpus-per-node", "1", "--preflight", "off")
 SLURM = ("--cluster", "lab", *ONE)
 SSH = ("--cluster", "rack", *ONE)
 
@@ -143,7 +143,7 @@ def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script:
 
 
 def test_jobs_of_an_array_wait_for_slots_that_others_hold(desk: Desk, script: str) -> None:
-    words = ("--cluster", "rack", "--framework", "torchrun", "--preflight", "off")
+    words = ("--cluster", "rack", "--framework", "env", "--preflight", "off")
     holder = submit(desk, *words, "--nodes", "3", script, "x", "6", "0")["job_id"]
     await_true(lambda: desk.state(holder) == "running")
     array = submit(desk, *SSH, "--array", "s=1,2", script, "{s}", "0", "0")

@@ -1,0 +1,83 @@
+"""Scripts of jobs without torch, where training is not what is tested: an import takes seconds."""
+
+from __future__ import annotations
+
+DIES = """
+import os, pathlib, socket, sys, time
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+place = pathlib.Path(os.environ["CK_RESULTS"], "rank-3")
+if rank != 3:
+    while not place.exists():
+        time.sleep(0.1)
+    host, port = place.read_text().split()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.recv(1)
+    time.sleep(1)
+    raise ConnectionError("connection closed by peer")
+server = socket.create_server(("", 0))
+place.with_suffix(".new").write_text(f"{os.uname().nodename} {server.getsockname()[1]}")
+place.with_suffix(".new").rename(place)
+others = [server.accept()[0] for _ in range(world - 1)]
+print("last step", flush=True)
+if "raise" in sys.argv:
+    raise ValueError("the loss is NaN")
+if "exit" in sys.argv:
+    os._exit(7)
+os.kill(os.getpid(), 9)
+"""
+"""Rank 3 fails as the argument says, and all others when they have lost it, as in a collective.
+
+They need a moment to say so, in which Python ends on rank 3."""
+
+TRAINS = """
+import argparse, os, pathlib, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.add_argument("--checkpoint-dir", type=pathlib.Path)
+options, _ = parser.parse_known_args()
+rank, world = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
+saved = options.checkpoint_dir / "step"
+before = int(saved.read_text()) if saved.exists() else 0
+if rank == 0:
+    options.checkpoint_dir.mkdir(exist_ok=True)
+    print(f"start: no torch, world size {world}, {options.steps} steps", flush=True)
+    if before:
+        print(f"resume: step {before}", flush=True)
+for step in range(before + 1, options.steps + 1):
+    time.sleep(0.05)
+    if rank == 0:
+        saved.with_suffix(".new").write_text(str(step))
+        saved.with_suffix(".new").rename(saved)
+        print(f"step {step} loss 1.0", flush=True)
+"""
+"""Says what examples/train_ddp.py says of starts and steps, and goes on where it was."""
+
+MEETS = """
+import json, os, socket, time
+
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+mine = (int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_LOCALID"]), os.uname().nodename)
+if rank == 0:
+    where = {rank: mine}
+    with socket.create_server(address) as server:
+        while len(where) < world:
+            connection = server.accept()[0]
+            with connection, connection.makefile() as lines:
+                one, *told = json.loads(lines.readline())
+                where[one] = tuple(told)
+    print("where", [where[one] for one in range(world)], flush=True)
+else:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            with socket.create_connection(address) as connection:
+                connection.sendall(json.dumps([rank, *mine]).encode() + b"\\n")
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+"""
+"""Rank 0 listens where all are told that it does, and prints who has come from where."""
