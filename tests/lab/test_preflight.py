@@ -1,6 +1,6 @@
-"""`clusterkit preflight` on the practice cluster, as typed: one fault at a time, each named.
+"""`clusterkit preflight` on the practice cluster, as typed: each fault is named with its node.
 
-Each fault is asked for by ssh and through srun while it lasts.
+Each is asked for by ssh and through srun while it lasts, some with others on other nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ clusters:
 VIAS = {"ssh": ("--cluster", "rack"), "srun": ("--cluster", "lab")}
 
 Document = dict[str, Any]
+Found = dict[str, tuple[str, list[str], str]]
+"""Check -> verdict, nodes and summary."""
 Context = AbstractContextManager[Any]
 
 
@@ -90,7 +92,7 @@ def preflight(desk: Desk, *words: str) -> Document:
     return {**json.loads(done.stdout), "code": done.returncode}
 
 
-def faults(document: Document) -> dict[str, tuple[str, list[str], str]]:
+def faults(document: Document) -> Found:
     """Return what is neither pass nor skip: id -> verdict, nodes, summary."""
     return {
         f["id"]: (f["verdict"], f["nodes"], f["summary"])
@@ -106,10 +108,10 @@ def is_fit(document: Document) -> None:
     assert document["code"] == 0
 
 
-def names_one(document: Document, node: str) -> None:
-    """Hold that this node is unfit, and no other."""
-    assert (document["code"], document["exclude"]) == (1, [node])
-    assert document["usable"] == [other for other in NODES if other != node]
+def names_unfit(document: Document, *unfit: str) -> None:
+    """Hold that these nodes are unfit, and no other."""
+    assert (document["code"], document["exclude"]) == (1, sorted(unfit))
+    assert document["usable"] == [node for node in NODES if node not in unfit]
 
 
 @pytest.mark.parametrize("via", VIAS)
@@ -141,7 +143,7 @@ class Fault:
     make: Callable[[Lab, Path], Context]
     found: Mapping[str, tuple[str, str]]
     words: tuple[str, ...] = ()
-    beside: Mapping[str, tuple[str, list[str], str]] = field(default_factory=dict)
+    beside: Found = field(default_factory=dict)
     """What is true of the practice cluster itself, through srun."""
 
 
@@ -208,21 +210,38 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_with_its_node_and_nothing_else(desk: Desk, name: str) -> None:
-    fault = FAULTS[name]
+AT_ONCE = (
+    ("hosts-entry",),
+    ("shared-memory", "clock", "not-shared"),
+    ("gpu",),
+    ("no-gpu", "interface"),
+    ("full-disk",),
+)
+"""Faults that last at the same time, on hosts of their own."""
+
+
+@pytest.mark.parametrize("names", AT_ONCE, ids=" ".join)
+def test_a_fault_is_named_with_its_node_and_nothing_else(
+    desk: Desk, names: tuple[str, ...]
+) -> None:
+    made = [FAULTS[name] for name in names]
     runs = desk.folder / "runs"
-    expected = {
-        check: (verdict, [fault.node], summary.format(runs=runs))
-        for check, (verdict, summary) in fault.found.items()
-    }
-    with fault.make(desk.lab, desk.folder):
-        by_ssh = preflight(desk, *VIAS["ssh"], *fault.words)
-        through_srun = preflight(desk, *VIAS["srun"], *fault.words)
+    expected: Found = {}
+    beside: Found = {}
+    for fault in made:
+        beside.update(fault.beside)
+        for check, (verdict, summary) in fault.found.items():
+            expected[check] = (verdict, [fault.node], summary.format(runs=runs))
+    words = [word for fault in made for word in fault.words]
+    with ExitStack() as stack:
+        for fault in made:
+            stack.enter_context(fault.make(desk.lab, desk.folder))
+        by_ssh = preflight(desk, *VIAS["ssh"], *words)
+        through_srun = preflight(desk, *VIAS["srun"], *words)
     assert faults(by_ssh) == expected
-    assert faults(through_srun) == {**expected, **fault.beside}
-    names_one(by_ssh, fault.node)
-    names_one(through_srun, fault.node)
+    assert faults(through_srun) == {**expected, **beside}
+    names_unfit(by_ssh, *(fault.node for fault in made))
+    names_unfit(through_srun, *(fault.node for fault in made))
     assert list(runs.iterdir()) == []  # the file that all nodes looked for is gone
 
 
@@ -235,7 +254,7 @@ def test_a_firewall_before_the_rendezvous_is_named(desk: Desk, via: str) -> None
     assert {check: found[:2] for check, found in faults(document).items()} == {
         "NET001": ("fail", ["n3"])
     }
-    names_one(document, "n3")
+    names_unfit(document, "n3")
 
 
 @pytest.mark.parametrize("via", VIAS)
@@ -272,7 +291,7 @@ def test_a_node_that_ssh_does_not_reach_is_named_with_the_cause(desk: Desk, name
     verdict, nodes, said = found["SSH001"]
     assert (verdict, nodes) == ("fail", ["n2"])
     assert said.startswith(summary)
-    names_one(document, "n2")
+    names_unfit(document, "n2")
     assert seconds < 15
     passed = [f for f in document["findings"] if f["id"] == "HOST014"]
     assert [f["nodes"] for f in passed] == [["n1", "n3"]]
@@ -304,8 +323,8 @@ def test_a_drained_node_is_named_with_its_reason(desk: Desk) -> None:
         "SLURM001": why,
         "SSH001": ("fail", ["n2"], "srun did not start a task there"),
     }
-    names_one(by_ssh, "n2")
-    names_one(through_srun, "n2")
+    names_unfit(by_ssh, "n2")
+    names_unfit(through_srun, "n2")
     assert (again.returncode, again.stdout) == (1, "")
     assert "n2 is out of service already" in again.stderr
 

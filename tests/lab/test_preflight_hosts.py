@@ -119,47 +119,47 @@ def test_healthy_nodes_have_no_findings(lab: Lab, job: PreflightJob) -> None:
     assert passed >= {"SSH004", "HOST002", "HOST003", "HOST010", "HOST014", "FS002", "SLURM001"}
 
 
-def test_a_wrong_hosts_entry_is_named(lab: Lab, job: PreflightJob, tmp_path: Path) -> None:
-    """On the node that has it, with the name and the address; its login fails with it."""
-    with hosts_file(lab, "n2", "10.77.0.3 n3", "10.77.0.99 n3", tmp_path):
+def test_faults_of_three_nodes_are_named_each_with_its_own(
+    lab: Lab, job: PreflightJob, tmp_path: Path
+) -> None:
+    """A wrong entry on n2, with which its login fails; on n1 the trap of the own name; a full disk.
+
+    The trap is 127.0.1.1, as Debian's installer writes it; the disk /dev/shm, a small one.
+    """
+    for name in ("n1", "n2"):
+        (tmp_path / name).mkdir()
+    with (
+        hosts_file(lab, "n2", "10.77.0.3 n3", "10.77.0.99 n3", tmp_path / "n2"),
+        hosts_file(lab, "n1", "10.77.0.1 n1", "127.0.1.1 n1", tmp_path / "n1"),
+        full_shared_memory(lab, "n3"),
+    ):
         found = faults(lab, job)
-    assert found.pop("HOST002") == ("fail", "n2", "resolves n3 to 10.77.0.99, wrong")
     verdict, nodes, summary = found.pop("SSH004")
     assert (verdict, nodes) == ("fail", "n2")
     assert summary.endswith("n3")
-    assert found == {}
+    assert found == {
+        "HOST002": ("fail", "n2", "resolves n3 to 10.77.0.99, wrong"),
+        "HOST003": ("fail", "n1", "its own name resolves to 127.0.1.1, loopback"),
+        "HOST010": ("fail", "n3", "/dev/shm is full"),
+    }
 
 
-def test_the_trap_of_the_own_name_is_named(lab: Lab, job: PreflightJob, tmp_path: Path) -> None:
-    """127.0.1.1, as Debian's installer writes it."""
-    with hosts_file(lab, "n1", "10.77.0.1 n1", "127.0.1.1 n1", tmp_path):
-        found = faults(lab, job)
-    assert found == {"HOST003": ("fail", "n1", "its own name resolves to 127.0.1.1, loopback")}
-
-
-def test_a_full_shared_memory_is_named(lab: Lab, job: PreflightJob) -> None:
-    """A small one, so that filling it costs little."""
-    with full_shared_memory(lab, "n3"):
-        found = faults(lab, job)
-    assert found == {"HOST010": ("fail", "n3", "/dev/shm is full")}
-
-
-def test_a_run_folder_that_is_not_shared_is_named(lab: Lab, job: PreflightJob) -> None:
-    """Another file system under the same name."""
+def test_run_folders_that_are_not_shared_or_read_only_are_named(
+    lab: Lab, job: PreflightJob
+) -> None:
+    """Another file system under the same name on n2; on n1 root may not write there either."""
     path = job.paths[0]
-    with mounted(lab, "n2", "-t", "tmpfs", "-o", "size=4g", "own", path):
+    lab.run("n1", ["mount", "--bind", path, path], check=True)
+    with (
+        mounted(lab, "n1", "-o", "remount,bind,ro", path),
+        mounted(lab, "n2", "-t", "tmpfs", "-o", "size=4g", "own", path),
+    ):
         found = faults(lab, job)
     assert found.pop("FS002")[:2] == ("fail", "n2")
-    assert found == {"FS004": ("warn", "n2", f"{path} comes from another source")}
-
-
-def test_a_read_only_run_folder_is_named(lab: Lab, job: PreflightJob) -> None:
-    """Root may not write there either."""
-    path = job.paths[0]
-    lab.run("n2", ["mount", "--bind", path, path], check=True)
-    with mounted(lab, "n2", "-o", "remount,bind,ro", path):
-        found = faults(lab, job)
-    assert found == {"FS003": ("fail", "n2", f"{path} is mounted read-only")}
+    assert found == {
+        "FS003": ("fail", "n1", f"{path} is mounted read-only"),
+        "FS004": ("warn", "n2", f"{path} comes from another source"),
+    }
 
 
 def test_a_dead_file_system_is_named_and_holds_nobody_up(
@@ -186,15 +186,17 @@ def test_a_dead_file_system_is_named_and_holds_nobody_up(
     assert seconds < 12
 
 
-def test_a_drained_node_is_named_with_its_reason(lab: Lab, job: PreflightJob) -> None:
-    """As whoever drained it wrote it."""
-    with drained(lab, "n2", "fan 3 = dead [see #12]"):
+def test_a_drained_node_and_one_without_the_interpreter_are_named(
+    lab: Lab, job: PreflightJob
+) -> None:
+    """The reason is that of whoever drained it; the others have the interpreter."""
+    folder = str(Path(sys.executable).parent)
+    with (
+        drained(lab, "n2", "fan 3 = dead [see #12]"),
+        mounted(lab, "n3", "-t", "tmpfs", "empty", folder),
+    ):
         found = faults(lab, job)
-    assert found == {"SLURM001": ("fail", "n2", "drained: fan 3 = dead [see #12]")}
-
-
-def test_an_interpreter_that_one_node_lacks_is_named(lab: Lab, job: PreflightJob) -> None:
-    """The others have it."""
-    with mounted(lab, "n3", "-t", "tmpfs", "empty", str(Path(sys.executable).parent)):
-        found = faults(lab, job)
-    assert found == {"HOST013": ("fail", "n3", f"{sys.executable} not found")}
+    assert found == {
+        "SLURM001": ("fail", "n2", "drained: fan 3 = dead [see #12]"),
+        "HOST013": ("fail", "n3", f"{sys.executable} not found"),
+    }
