@@ -24,7 +24,7 @@ from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.helpers.paths import ROOT
 from tests.lab import Lab
-from tests.lab.fixtures import UNSCALED
+from tests.lab.lab import UNSCALED
 
 PAGE = ROOT / "docs" / "reliability.md"
 _START, _END = "<!-- make faults -->", "<!-- end -->"
@@ -373,6 +373,16 @@ FAULTS = {
     ),
 }
 STRIKES = [(kind, name) for name, fault in FAULTS.items() for kind in fault.ends]
+ELSEWHERE = {
+    "ssh-command": "test_ssh_jobs.py::test_a_killed_command_is_named",
+    "slurm-client": "test_faults.py::test_what_the_user_is_told[ssh-client]",
+    "ssh-disk": "test_faults.py::test_what_the_user_is_told[slurm-disk]",
+    "slurm-cancel": "test_worker.py::test_cancel_running_then_pending",
+    "ssh-cancel": "test_ssh_jobs.py::test_what_hides_from_its_group_is_ended",
+    "ssh-limit": "test_ssh_jobs.py::test_at_the_time_limit_scripts_are_told_and_ended",
+    "ssh-told": "test_again.py::test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job",
+}
+"""Strikes whose mechanism another test strikes as well; `make faults` has them all the same."""
 
 
 def main() -> None:

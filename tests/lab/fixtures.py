@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from clusterkit.core import timing
 from tests.helpers.needs import lack
 from tests.lab import folder
 from tests.lab.lab import Lab
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 
 
 TIME_SCALE = "0.2"
-"""Of what clusterkit waits for on the hosts (`clusterkit/core/timing.py`), but for `UNSCALED`."""
-UNSCALED = {timing.VARIABLE: "1"}
-"""The environment of a client whose job keeps the times of normal use."""
+"""Of what clusterkit waits for on the hosts (`clusterkit/core/timing.py`)."""
 
 
 @pytest.fixture(scope="session")

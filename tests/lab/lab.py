@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 IO_Target = int | IO[Any] | None
+UNSCALED = {timing.VARIABLE: "1"}
+"""The environment of a client whose job keeps the times of normal use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ def test_a_job_that_slurm_suspends_and_resumes_goes_on(cluster: Cluster) -> None
     await_true(started(run, 2))
     job_id = json.loads(cluster.ck("status", run.run_id, "--json")[1])["job_id"]
     cluster.lab.run("head", ["scontrol", "suspend", job_id], check=True)
-    time.sleep(30)
+    time.sleep(12)
     assert cluster.state(run) == ("running", None)
     cluster.lab.run("head", ["scontrol", "resume", job_id], check=True)
     assert cluster.ck("wait", run.run_id)[0] == 0
@@ -127,7 +127,7 @@ def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     await_true(lambda: len(list(run.submitit.glob("*_result.pkl"))) == 3)
 
 
-@pytest.mark.parametrize("seconds", [3, 14], ids=["id in time", "id too late"])
+@pytest.mark.parametrize("seconds", [3, 9], ids=["id in time", "id too late"])
 def test_cancel_while_sbatch_is_on_its_way(cluster: Cluster, seconds: int) -> None:
     tools = cluster.folder / "bin"
     tools.mkdir()
