@@ -1,6 +1,12 @@
-"""Scripts of jobs without torch, where training is not what is tested: an import takes seconds."""
+"""Scripts of jobs that leave the processors to others.
+
+Without torch where training is not what is tested, as an import takes seconds; and examples that
+train no faster than is needed.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 DIES = """
 import os, pathlib, socket, sys, time
@@ -81,3 +87,19 @@ else:
             time.sleep(0.1)
 """
 """Rank 0 listens where all are told that it does, and prints who has come from where."""
+
+_SLOWLY = """
+import runpy, sys, time
+from pathlib import Path
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+register_optimizer_step_post_hook(lambda *_: time.sleep({pause_s}))
+script = Path({script!r})
+sys.path.insert(0, str(script.parent))
+runpy.run_path(str(script), run_name="__main__")
+"""
+
+
+def slowly(script: Path, *, pause_s: float = 0.05) -> str:
+    """Return a script that trains as an example does, with a pause after each step."""
+    return _SLOWLY.format(script=str(script), pause_s=pause_s)

@@ -15,6 +15,7 @@ import pytest
 
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.faults import cut_off
 from tests.helpers.lab_faults import full_shared_memory
@@ -148,10 +149,11 @@ def losses(text: str) -> dict[int, float]:
 @pytest.mark.parametrize("kind", ["rack", "lab"])
 def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: str) -> None:
     # A minute for each attempt: two nodes that import torch on a busy machine take half of it.
+    script = desk.write("train_ddp.py", lab_scripts.slowly(ROOT / "examples/train_ddp.py"))
     document = desk.submit(
         *("--cluster", kind, "--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1"),
         *("--time", "1", "--requeue", "1", "--preflight", "off"),
-        *(str(ROOT / "examples/train_ddp.py"), "--steps", "20000", "--log-every", "1"),
+        *(script, "--steps", "20000", "--log-every", "1"),
         *("--checkpoint-dir", "saved", "--checkpoint-every", "100000"),
     )
     log = RunFolder(Path(document["run_dir"])).log(0)

@@ -36,10 +36,8 @@ class Training:
         where = ("--cluster", cluster, "--gpus-per-node", "1", "--preflight", "off", *words)
         keep = ("--checkpoint-dir", str(self.saved), "--checkpoint-every", "2")
         size = ("--width", "32", "--layers", "1", "--steps", str(steps))
-        path = EXAMPLES / script[framework]
-        if plain:
-            path = desk.folder / desk.write("train_plain.py", lab_scripts.TRAINS)
-        said = desk.submit(*where, str(path), *size, *keep)
+        text = lab_scripts.TRAINS if plain else lab_scripts.slowly(EXAMPLES / script[framework])
+        said = desk.submit(*where, desk.write(script[framework], text), *size, *keep)
         self.run = RunFolder(Path(said["run_dir"]))
 
     def log(self) -> str:
@@ -57,7 +55,7 @@ class Training:
 
     def rank(self, node: str) -> int:
         """Return the process id of the rank on a node."""
-        found = self.desk.lab.processes(node, r"^\S*python\S* -u \S*/train_\w+\.py .*--steps")
+        found = self.desk.lab.processes(node, r"^\S*python\S* -u \S*train_\w+\.py .*--steps")
         return found[0].pid
 
     def said(self) -> tuple[str, str | None]:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.lab_faults import gpus, sshd_hung, sshd_stopped
 from tests.helpers.lab_jobs import await_true
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 TRAINING = (
     "--framework", "torchrun", "--nodes", "3", "--gpus-per-node", "1",
-    str(ROOT / "examples" / "train_ddp.py"), "--steps", "1000000", "--log-every", "1",
+    "train_ddp.py", "--steps", "1000000", "--log-every", "1",
 )  # fmt: skip
 TALKS = """
 import os, time
@@ -96,6 +97,7 @@ def screen(desk: Desk, *words: str) -> Iterator[Screen]:
 @pytest.fixture
 def job(desk: Desk) -> Iterator[str]:
     """Give a training on all three nodes that has told its speed, and end it."""
+    desk.write("train_ddp.py", lab_scripts.slowly(ROOT / "examples" / "train_ddp.py"))
     done = desk.submit("--cluster", "lab", *TRAINING)
     name, run = str(done["job_id"]), Path(done["run_dir"])
     log = run / "logs" / "node-0.log"
