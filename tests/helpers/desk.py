@@ -12,6 +12,7 @@ from typing import Any
 from tests.helpers.paths import ROOT
 from tests.lab.lab import Lab
 
+# Each of the three hosts takes the processors of the machine for its own.
 CONFIG = """\
 default_cluster: lab
 clusters:
@@ -22,14 +23,14 @@ clusters:
     time: "10"
     python: {python}
     run_dir: runs
-    env: {{DS_ACCELERATOR: cpu}}
+    env: {{DS_ACCELERATOR: cpu, OMP_NUM_THREADS: "1"}}
   rack:
     kind: ssh
     hosts: n[1-3]
     gpus_per_node: 2
     python: {python}
     run_dir: runs
-    env: {{DS_ACCELERATOR: cpu}}
+    env: {{DS_ACCELERATOR: cpu, OMP_NUM_THREADS: "1"}}
 """
 
 
