@@ -26,11 +26,11 @@ def answer(data=b"", **document):
     say(json.dumps(document).encode() + b"\n" + data)
 def small(name, document):
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
-    answer(data, small=name, sign=[len(data), 1], bytes=len(data))
+    piece(name, data)
 def agent(**more):
     small(f"keepers/{RANK}.json", {**GOOD, **more})
 def log(offset, data, **more):
-    answer(data, **{"log": LOG, "offset": offset, "bytes": len(data), **more})
+    piece(LOG, data, **{"offset": offset, **more})
 def end(**more):
     small(f"ends/{RANK}.json", {**GOOD, "state": "succeeded", "exit_code": 0, "at": 1.0, **more})
 def result(of=None, **more):
@@ -97,10 +97,10 @@ FAST = {
     "hint": "answer(error='no room\\nhint: touch ' + CANARY)",
     "sparse": "agent(); log(1 << 42, b'x')",
     "backwards": "agent(); log(0, b'abc'); log(1, b'x')",
-    "elsewhere": "agent(); log(0, b'x', log='logs/node-0.log')",
-    "bytes": "agent(); answer(log=LOG, offset=0, bytes=1 << 50)",
-    "minus": "agent(); answer(log=LOG, offset=0, bytes=-1)",
-    "words": "agent(); answer(log=LOG, offset='0', bytes='many')",
+    "elsewhere": "agent(); log(0, b'x', file='logs/node-0.log')",
+    "bytes": "agent(); log(0, b'', bytes=1 << 50)",
+    "minus": "agent(); log(0, b'', bytes=-1)",
+    "words": "agent(); log('0', b'', bytes='many')",
     "list": "say('[]\\n')",
     "null": "say('null\\n')",
     "deep": "say('{\"a\":' + '[' * 100000 + '\\n')",
@@ -115,7 +115,7 @@ FAST = {
     " sign=[9, 1], offset=9 * k) for k in range(3)]",
     "control": "agent(); end(); request['trees'] and piece('results/a\\x1b]0;owned\\x07')",
     "early": "piece('results/early')",
-    "where": "agent(); end(); request['trees'] and answer(too_large='results', size=1 << 40,"
+    "where": "agent(); end(); request['trees'] and answer(done=True, too_large=1 << 40,"
     " where='; touch ' + CANARY)",
 }
 """Lies that are seen through at once."""

@@ -181,57 +181,23 @@ class Inbox:
 MIB = 1 << 20
 SMALL_MOST = MIB
 """Bytes of one small file; of a longer one, its end."""
-_PIECE_MOST = 1 << 18
 
 Size = Annotated[int, Within(0, 1 << 45)]
 Sign = tuple[Size, Annotated[int, Within(-(1 << 62), 1 << 62)]]
 """Bytes and time of the last change (ns), which tell a file from what it was before."""
-_Piece = Annotated[int, Within(0, _PIECE_MOST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Small:
-    """a whole small file, or its end."""
-
-    small: str
-    sign: Sign
-    bytes: Annotated[int, Within(0, SMALL_MOST)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPiece:
-    """a piece of a log."""
-
-    log: str
-    offset: Size
-    bytes: _Piece
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePiece:
-    """a piece of a result."""
+class Piece:
+    """a piece of a file."""
 
     file: str
     offset: Size
-    bytes: _Piece
+    bytes: Annotated[int, Within(0, SMALL_MOST)]
+    """How many follow."""
     last: bool
     mode: Annotated[int, Within(0, 0o7777)]
     sign: Sign
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooLarge:
-    """how large the results are, where that is too much."""
-
-    too_large: str
-    size: Size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """how many results have names that nobody can print."""
-
-    left_out: Annotated[int, Within(1, 1 << 31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,20 +205,13 @@ class Done:
     """that this was all."""
 
     done: bool
+    too_large: Size = 0
+    """How large the results are, where that is too much."""
+    left_out: Annotated[int, Within(0, 1 << 31)] = 0
+    """How many results have names that nobody can print."""
 
 
-Answer = Small | LogPiece | FilePiece | TooLarge | LeftOut | Done
-_KINDS: dict[str, type[Answer]] = {
-    "small": Small,
-    "log": LogPiece,
-    "file": FilePiece,
-    "too_large": TooLarge,
-    "left_out": LeftOut,
-    "done": Done,
-}
-
-
-def next_answer(helper: Helper) -> tuple[Answer, bytes]:
+def next_answer(helper: Helper) -> tuple[Piece | Done, bytes]:
     """Return the next answer of a node with the bytes behind it.
 
     Raises:
@@ -260,11 +219,9 @@ def next_answer(helper: Helper) -> tuple[Answer, bytes]:
         RemoteError: the node could not do it, or its time is up.
     """
     document = helper.answer()
-    kind = next((kind for key, kind in _KINDS.items() if key in document), Done)
-    found: Answer | None = record_of(kind, document)
-    if found is None:
-        raise helper.nonsense(f"it was asked for {kind.__doc__}")
-    return found, helper.take(getattr(found, "bytes", 0))
+    kind: type[Piece | Done] = Piece if "file" in document else Done
+    found = helper.record(kind, document)
+    return found, helper.take(found.bytes) if isinstance(found, Piece) else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,10 @@ from clusterkit.executors.ssh.inbox import (
     AgentFile,
     Done,
     EndFile,
-    FilePiece,
     Inbox,
-    LeftOut,
-    LogPiece,
+    Piece,
     Sign,
     Size,
-    Small,
-    TooLarge,
     next_answer,
     parsed,
     relative,
@@ -183,21 +179,18 @@ class NodeFiles:
             part=[part.name, part.sign, part.at] if part is not None else None,
         )
         log_end = offset + log_most
-        while True:
+        answer, data = next_answer(helper)
+        while isinstance(answer, Piece):
+            path = relative(answer.file, node=self.node)
+            if path == self._log:
+                self._take_log(answer, data, log_end)
+            elif results and path.parts[0] == RESULTS:
+                self._take_result(path, answer, data)
+            else:
+                self._take_small(path, answer, data)
             answer, data = next_answer(helper)
-            match answer:
-                case Done():
-                    return
-                case Small():
-                    self._take_small(answer, data)
-                case LogPiece():
-                    self._take_log(answer, data, log_end)
-                case FilePiece() if results:
-                    self._take_result(answer, data)
-                case TooLarge() | LeftOut() if results:
-                    self._note(answer)
-                case _:
-                    raise self._nonsense("results that it was not asked for")
+        if results:
+            self._note(answer)
 
     @property
     def _small(self) -> tuple[str, ...]:
@@ -212,11 +205,10 @@ class NodeFiles:
             f"submitit/keeper_{rank}.log",
         )
 
-    def _take_small(self, answer: Small, data: bytes) -> None:
-        path = relative(answer.small, node=self.node)
+    def _take_small(self, path: PurePosixPath, answer: Piece, data: bytes) -> None:
         asked = self._small
         if str(path) not in asked and not (len(path.parts) == 2 and path.parts[0] in asked):
-            raise self._nonsense(f"a file that it was not asked for: {answer.small[:80]!r}")
+            raise self._nonsense(f"a file that it was not asked for: {answer.file[:80]!r}")
         self._small_left -= len(data) + _SMALL_COST
         if self._small_left < 0:
             raise self._nonsense(f"more than {_SMALL_CALL // MIB} MiB of small files")
@@ -228,7 +220,7 @@ class NodeFiles:
         }.get(path.parts[0], self._inbox.replace)
         take(path, data)
         if path.parts[0] != "ends":  # kept in memory until everything else is here
-            self._remember(answer.small, answer.sign)
+            self._remember(answer.file, answer.sign)
 
     def _take_agent(self, path: PurePosixPath, data: bytes) -> None:
         found = parsed(AgentFile, data)
@@ -304,10 +296,10 @@ class NodeFiles:
             progress.log_offset = size - progress.log_base
         return progress.log_offset
 
-    def _take_log(self, answer: LogPiece, data: bytes, end: int) -> None:
+    def _take_log(self, answer: Piece, data: bytes, end: int) -> None:
         self._has_all_small = True
         progress = self.progress
-        if answer.log != str(self._log) or answer.offset != progress.log_offset or not data:
+        if answer.offset != progress.log_offset or not data:
             raise self._nonsense(f"its log at {answer.offset}, wanted at {progress.log_offset}")
         if answer.offset + len(data) > min(end, _LOG_MOST):
             raise self._nonsense("more of its log than it was asked for")
@@ -316,9 +308,9 @@ class NodeFiles:
         progress.log_offset += len(data)
         self._moved = True
 
-    def _take_result(self, answer: FilePiece, data: bytes) -> None:
-        path, progress = relative(answer.file, node=self.node), self.progress
-        if path.parts[0] != RESULTS or len(path.parts) == 1 or answer.file in self._finished:
+    def _take_result(self, path: PurePosixPath, answer: Piece, data: bytes) -> None:
+        progress = self.progress
+        if len(path.parts) == 1 or answer.file in self._finished:
             raise self._nonsense(f"a result that it was not asked for: {answer.file[:80]!r}")
         expected = Part(name=answer.file, sign=answer.sign, at=answer.offset)
         if answer.offset == 0:
@@ -333,14 +325,11 @@ class NodeFiles:
         progress.part = Part(name=answer.file, sign=answer.sign, at=at)
         self._moved = True
         if answer.last:
-            self._keep_result(path, answer)
-
-    def _keep_result(self, path: PurePosixPath, answer: FilePiece) -> None:
-        executable = bool(answer.mode & 0o100)
-        self._inbox.give_name(self._part, self._result_path(path), executable=executable)
-        self.progress.part = None
-        self._remember(answer.file, answer.sign)
-        self._finished.add(answer.file)
+            executable = bool(answer.mode & 0o100)
+            self._inbox.give_name(self._part, self._result_path(path), executable=executable)
+            progress.part = None
+            self._remember(answer.file, answer.sign)
+            self._finished.add(answer.file)
 
     def _remember(self, name: str, sign: Sign) -> None:
         """Note that a file is here as it is there."""
@@ -359,11 +348,14 @@ class NodeFiles:
             return path
         return PurePosixPath(RESULTS, f"node-{self.rank}", *parts)
 
-    def _note(self, answer: TooLarge | LeftOut) -> None:
+    def _note(self, answer: Done) -> None:
+        """Note results that are still on the node, and how to get them."""
+        if not (answer.too_large or answer.left_out):
+            return
         # From the home of the login on: rsync before 3.2.4 and later do not agree on a quoted ~.
         where = f"{self.layout.folder(self.run).removeprefix('~/')}/{RESULTS}"
-        if isinstance(answer, TooLarge):
-            why = f"The results of {self.node} are {answer.size / MIB:.0f} MiB, more than "
+        if answer.too_large:
+            why = f"The results of {self.node} are {answer.too_large / MIB:.0f} MiB, more than "
             why += "--sync-limit allows, and are still there"
         else:
             why = f"{answer.left_out} results of {self.node} have names that cannot be printed, "

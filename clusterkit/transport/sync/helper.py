@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from clusterkit.core import files
@@ -85,7 +86,15 @@ class Helper:
         Raises:
             RemoteError: as `ask_for`.
         """
-        found = record_of(kind, self.answer())
+        return self.record(kind, self.answer())
+
+    def record(self, kind: type[T], document: Mapping[str, Any]) -> T:
+        """Return the record that an answer describes.
+
+        Raises:
+            Nonsense: it describes none.
+        """
+        found = record_of(kind, document)
         if found is None:
             raise self.nonsense(f"it was asked for {kind.__doc__}")
         return found

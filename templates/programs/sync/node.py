@@ -288,13 +288,18 @@ def fetch(request):
     have = request["have"]
     for name in listed(folder, request["small"]):
         with suppress(FileNotFoundError):
-            send_small(folder, name, have, request["small_most"])
+            sign, most = sign_of(os.stat(os.path.join(folder, name))), request["small_most"]
+            if have.get(name) != sign:
+                send(folder, name, sign, max(0, sign[0] - most), most, piece=most)
     for name, offset in request["logs"].items():
         with suppress(FileNotFoundError):
-            send_from(folder, name, offset, request["logs_most"])
+            sign, most = sign_of(os.stat(os.path.join(folder, name))), request["logs_most"]
+            if offset < sign[0] and most:
+                send(folder, name, sign, offset, most)
+    found = {"too_large": 0, "left_out": 0}
     for tree in request["trees"]:
-        send_tree(folder, tree, have, request["tree_most"], request.get("part"))
-    answer({"done": True})
+        found = send_tree(folder, tree, have, request["tree_most"], request.get("part"))
+    answer({"done": True, **found})
 
 
 def listed(folder, names):
@@ -307,28 +312,25 @@ def listed(folder, names):
             yield name
 
 
-def send_small(folder, name, have, most):
+def sign_of(about):
+    """Return what tells a file from what it was before."""
+    return [about.st_size, about.st_mtime_ns]
+
+
+def send(folder, name, sign, offset, most, piece=PIECE):
+    """Send at most `most` bytes of a file from `offset` on, as it was when it had this `sign`."""
     with open(os.path.join(folder, name), "rb") as stream:
         about = os.fstat(stream.fileno())
-        sign = [about.st_size, about.st_mtime_ns]
-        if have.get(name) != sign:
-            stream.seek(max(0, about.st_size - most))
-            data = stream.read(most)
-            answer({"small": name, "sign": sign, "bytes": len(data)}, data)
-
-
-def send_from(folder, name, offset, most):
-    with open(os.path.join(folder, name), "rb") as stream:
-        end = os.fstat(stream.fileno()).st_size
-        if most is not None:
-            end = min(end, offset + most)
+        end = min(sign[0], offset + most)
         stream.seek(offset)
-        while offset < end:
-            data = stream.read(min(PIECE, end - offset))
-            if not data:
-                break
-            answer({"log": name, "offset": offset, "bytes": len(data)}, data)
+        while True:
+            data = stream.read(min(piece, end - offset))
+            last = not data or offset + len(data) >= end
+            head = {"file": name, "offset": offset, "bytes": len(data), "last": last}
+            answer({**head, "mode": about.st_mode & 0o777, "sign": sign}, data)
             offset += len(data)
+            if last:
+                return
 
 
 def send_tree(folder, tree, have, most, part):
@@ -343,31 +345,15 @@ def send_tree(folder, tree, have, most, part):
             if stat.S_ISREG(about.st_mode) and not known.isprintable():
                 unnamed += 1  # control characters, or bytes that are no text
             elif stat.S_ISREG(about.st_mode):
-                found.append((known, [about.st_size, about.st_mtime_ns], about.st_mode & 0o777))
+                found.append((known, sign_of(about)))
                 size += about.st_size
     if size > most:
-        answer({"too_large": tree, "size": size, "where": os.path.join(folder, tree)})
-        return
-    if unnamed:
-        answer({"left_out": unnamed})
-    for name, sign, mode in found:
+        return {"too_large": size, "left_out": 0}
+    for name, sign in found:
         if have.get(name) != sign:
-            send_result(
-                folder, name, sign, mode, part[2] if part and part[:2] == [name, sign] else 0
-            )
-
-
-def send_result(folder, name, sign, mode, sent):
-    with open(os.path.join(folder, name), "rb") as stream:
-        stream.seek(sent)
-        while True:
-            data = stream.read(min(PIECE, sign[0] - sent))
-            last = sent + len(data) >= sign[0] or not data
-            about = {"file": name, "offset": sent, "bytes": len(data), "last": last}
-            answer({**about, "mode": mode, "sign": sign}, data)
-            sent += len(data)
-            if last:
-                return
+            sent = part[2] if part and part[:2] == [name, sign] else 0
+            send(folder, name, sign, sent, sign[0])
+    return {"too_large": 0, "left_out": unnamed}
 
 
 def run(request):
