@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,16 @@ from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.identity import Allocation
 from clusterkit.executors.node.partition import PeerState
-from clusterkit.executors.node.peers import PeerConnection, PeerGroup
+from clusterkit.executors.node.peers import PeerConnection
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
 from tests.helpers.port_ranges import next_range
 
 TOKEN = "f" * 32
 SILENCE_S = 1.0
+NODES = Allocation(job_id="attack", names=("127.0.0.1", "n2", "n3"), slots=(), tasks=3, token=TOKEN)
 
 
 @pytest.fixture(autouse=True)
@@ -40,20 +41,19 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def group() -> PeerGroup:
-    ports = tuple(groups(*next_range(), seed="attack"))[:5]
-    return PeerGroup(names=("127.0.0.1", "n2", "n3"), tasks=3, ports=ports, token=TOKEN)
+def ports() -> tuple[int, ...]:
+    return tuple(groups(*next_range(), seed="attack"))[:5]
 
 
 @contextmanager
-def job(group: PeerGroup, folder: Path) -> Iterator[list[PeerConnection]]:
+def job(ports: tuple[int, ...], folder: Path) -> Iterator[list[PeerConnection]]:
     made = []
     for rank in range(3):
         run = RunFolder(folder / f"on-{rank}")
         run.failures.mkdir(parents=True)
-        peer_state = PeerState(run, attempt=0, of=3)
+        peer_state = PeerState(run, NODES)
         peer_state.begin()
-        made.append(join(group, rank, peer_state))
+        made.append(join(rank, peer_state, ports))
     for connection in made:
         connection.begin()
     try:
@@ -82,10 +82,10 @@ def unharmed(nodes: list[PeerConnection]) -> bool:
 
 
 def test_1145_idle_connections_make_no_node_believe_in_a_lost_network(
-    group: PeerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ports: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_KEEP_UP_TO", 0)  # as of jobs so wide that each call is a new one
-    with job(group, tmp_path) as nodes, ExitStack() as stack:
+    with job(ports, tmp_path) as nodes, ExitStack() as stack:
         for _ in range(1145):
             stack.enter_context(stranger(port_of(nodes[0])))
         began = time.monotonic()
@@ -97,10 +97,10 @@ def test_1145_idle_connections_make_no_node_believe_in_a_lost_network(
 
 @pytest.mark.parametrize("kept", [0, 512], ids=["called-anew", "kept"])
 def test_exhausted_descriptors_are_no_evidence_that_a_node_is_lost(
-    group: PeerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+    ports: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.setattr(calls, "_KEEP_UP_TO", kept)
-    with job(group, tmp_path) as nodes, socket.socket() as caller:
+    with job(ports, tmp_path) as nodes, socket.socket() as caller:
         with no_descriptors():
             caller.connect(port_of(nodes[0]))  # so that there is somebody to accept
             time.sleep(2 * SILENCE_S)
@@ -109,8 +109,10 @@ def test_exhausted_descriptors_are_no_evidence_that_a_node_is_lost(
         assert nodes[1].trouble or kept
 
 
-def test_a_node_that_is_lost_in_the_flood_is_noticed(group: PeerGroup, tmp_path: Path) -> None:
-    with job(group, tmp_path) as nodes, ExitStack() as stack:
+def test_a_node_that_is_lost_in_the_flood_is_noticed(
+    ports: tuple[int, ...], tmp_path: Path
+) -> None:
+    with job(ports, tmp_path) as nodes, ExitStack() as stack:
         nodes[2]._call = lambda: None  # type: ignore[method-assign]
         for _ in range(300):
             stack.enter_context(stranger(port_of(nodes[0])))
@@ -119,12 +121,12 @@ def test_a_node_that_is_lost_in_the_flood_is_noticed(group: PeerGroup, tmp_path:
         assert nodes[1].peer_state.failure.node == "n3"
 
 
-def test_a_large_answer_reaches_every_node(group: PeerGroup, tmp_path: Path) -> None:
+def test_a_large_answer_reaches_every_node(ports: tuple[int, ...], tmp_path: Path) -> None:
     now = time.time()
     failure = NodeResult(
         node_rank=2, node="n3", exit_code=1, started_at=now, ended_at=now, message="x" * 900_000
     )
-    with job(group, tmp_path) as nodes:
+    with job(ports, tmp_path) as nodes:
         nodes[2].peer_state.note_failure(failure)
         until(lambda: nodes[0].peer_state.failure == nodes[1].peer_state.failure == failure)
 
@@ -147,8 +149,10 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_nonsense_of_a_node_of_the_job_changes_nothing(group: PeerGroup, tmp_path: Path) -> None:
-    with job(group, tmp_path) as nodes:
+def test_nonsense_of_a_node_of_the_job_changes_nothing(
+    ports: tuple[int, ...], tmp_path: Path
+) -> None:
+    with job(ports, tmp_path) as nodes:
         for case, message in BROKEN.items():
             with peers.connect(port_of(nodes[0]), member(2)) as broken, suppress(OSError):
                 broken.send(message)
@@ -159,9 +163,9 @@ def test_nonsense_of_a_node_of_the_job_changes_nothing(group: PeerGroup, tmp_pat
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_does_not_call_is_not_heard(
-    group: PeerGroup, tmp_path: Path, rank: int
+    ports: tuple[int, ...], tmp_path: Path, rank: int
 ) -> None:
-    with job(replace(group, tasks=3), tmp_path) as nodes:
+    with job(ports, tmp_path) as nodes:
         other = member(rank, attempt=rank // 2)  # the first node itself, or one of another attempt
         with suppress(OSError), peers.connect(port_of(nodes[0]), other) as connection:
             connection.send({"cancelled": True, "ended": True})
@@ -171,15 +175,15 @@ def test_a_rank_that_does_not_call_is_not_heard(
 
 @pytest.mark.parametrize("what", ["echo", "silence"])
 def test_a_squatter_of_the_first_port_neither_stops_nor_fools_a_caller(
-    group: PeerGroup, tmp_path: Path, what: str
+    ports: tuple[int, ...], tmp_path: Path, what: str
 ) -> None:
     def serve(sock: socket.socket) -> None:
         with suppress(OSError):
             while what == "echo":
                 sock.sendall(sock.recv(4096))
 
-    with squatter(serve, group.ports[0] + PORT_STRIDE - 1), job(group, tmp_path) as nodes:
-        assert {connection.port for connection in nodes} == {group.ports[1]}
+    with squatter(serve, ports[0] + PORT_STRIDE - 1), job(ports, tmp_path) as nodes:
+        assert {connection.port for connection in nodes} == {ports[1]}
         threads = [connection._thread for connection in nodes]
         assert all(isinstance(one, threading.Thread) and one.is_alive() for one in threads)
         assert unharmed(nodes)

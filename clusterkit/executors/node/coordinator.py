@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.peers import PeerError, TokenError
 from clusterkit.core.ports import is_group_free
 from clusterkit.core.timing import scaled
-from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.identity import Allocation, Identity
 from clusterkit.executors.node.partition import (
     GONE,
     PeerState,
@@ -34,7 +34,6 @@ from clusterkit.executors.node.peers import (
     SILENCE_S,
     START_PATIENCE_S,
     PeerConnection,
-    PeerGroup,
     peers_port,
 )
 from clusterkit.executors.run import runfolder
@@ -47,14 +46,14 @@ _DECIDE_S = scaled(3.0, 1.2)
 class Coordinator(PeerConnection):
     """The first node's side: it answers, and notices who does not call any more."""
 
-    def __init__(self, group: PeerGroup, peer_state: PeerState) -> None:
+    def __init__(self, peer_state: PeerState, ports: Sequence[int], *, gathers: bool) -> None:
         """Know the nodes; nothing is opened yet."""
-        super().__init__(group, 0, peer_state)
+        super().__init__(0, peer_state, ports, gathers=gathers)
         self._called_at: dict[int, float] = {}
         self._over: set[int] = set()
         self._met_by_others: dict[int, float] = {}
         self._newcomer_at = self._now()
-        if not group.gathers:
+        if not gathers:
             self._go.set()
 
     def begin(self) -> None:
@@ -63,17 +62,17 @@ class Coordinator(PeerConnection):
         Raises:
             RemoteError: there is none.
         """
-        for port in self.group.ports:
-            if not self.group.gathers or is_group_free(port):  # else it is the job's own
+        for port in self.ports:
+            if not self.gathers or is_group_free(port):  # else it is the job's own
                 with suppress(OSError):
                     self._listen(port)
                     self.port = port
                     super().begin()
                     return
-        tried = ", ".join(str(port) for port in self.group.ports)
+        tried = ", ".join(str(port) for port in self.ports)
         raise RemoteError(
             f"none of the ports {tried} is free",
-            node=self.group.names[0],
+            node=self.nodes.names[0],
             hint="set `port_range` to another range",
         )
 
@@ -91,16 +90,16 @@ class Coordinator(PeerConnection):
         if heard.get("ended") is True:
             self._over.add(rank)
         met = heard.get("met", [])
-        if not isinstance(met, list) or len(met) > len(self.group.names):
+        if not isinstance(met, list) or len(met) > len(self.nodes.names):
             raise PeerError("sends no list of the nodes that it has met")
         for one in met:
-            known = peers.whole({"rank": one}, "rank", 0, self.peer_state.of - 1)
+            known = peers.whole({"rank": one}, "rank", 0, len(self.nodes.names) - 1)
             self._met_by_others[known] = now
         return answer
 
     def _call_on(self) -> None:
-        others = set(range(1, self.group.tasks))
-        while not (self._close.is_set() and (others <= self._over or not self.group.gathers)):
+        others = set(range(1, self.nodes.tasks))
+        while not (self._close.is_set() and (others <= self._over or not self.gathers)):
             if others - self._over <= self._called_at.keys():
                 self._go.set()
             self._miss(others)
@@ -117,7 +116,7 @@ class Coordinator(PeerConnection):
             for rank in others & self._called_at.keys() - self._over
         }
         late = {rank for rank, silent_s in silent.items() if silent_s >= SILENCE_S}
-        if not self.group.gathers:
+        if not self.gathers:
             ended = {rank for rank in late if self._has_ended(rank)}
             self._over |= ended
             late -= ended
@@ -129,7 +128,7 @@ class Coordinator(PeerConnection):
         if self._goes_on_without(late):
             self._give_up(late, GONE)
         elif met:  # it has gone for this node alone
-            self.peer_state.note_failure(lost_each_other(self.group.names, {0}, met))
+            self.peer_state.note_failure(lost_each_other(self.nodes.names, {0}, met))
         else:
             for result in self._absent(here, late | doubtful):
                 if result.node_rank in late or result.among or result.node_rank == 0:
@@ -137,27 +136,31 @@ class Coordinator(PeerConnection):
         self._over |= late
 
     def _absent(self, here: Collection[int], there: Collection[int]) -> tuple[NodeResult, ...]:
-        names = self.group.names
+        names = self.nodes.names
         if len(here) == len(there) == 1 and self.port is not None:
             (other,) = there
             if refuses((names[other], peers_port(self.port)), self._member, other):
-                return (self.group.lost(other, GONE),)
+                return (self.nodes.lost(other, GONE),)
         return who_has_gone(names, 0, here, there)
 
     def _give_up(self, ranks: Collection[int], why: str) -> None:
         for rank in sorted(ranks):
-            self.peer_state.note_failure(self.group.lost(rank, why))
+            self.peer_state.note_failure(self.nodes.lost(rank, why))
         self._over |= set(ranks)
 
     def _goes_on_without(self, late: Collection[int]) -> bool:
-        least = self.group.least
+        least = self.nodes.least
         gone = {*self.peer_state.gone, *late}
-        return least is not None and len(self.group.names) - len(gone) >= least
+        return least is not None and len(self.nodes.names) - len(gone) >= least
 
 
-def join(group: PeerGroup, rank: int, peer_state: PeerState) -> PeerConnection:
+def join(
+    rank: int, peer_state: PeerState, ports: Sequence[int], *, gathers: bool = True
+) -> PeerConnection:
     """Return the part of one node: the first answers, the others call."""
-    return PeerConnection(group, rank, peer_state) if rank else Coordinator(group, peer_state)
+    if rank:
+        return PeerConnection(rank, peer_state, ports, gathers=gathers)
+    return Coordinator(peer_state, ports, gathers=gathers)
 
 
 _FIRST_ANSWER_S = 3.0
@@ -169,13 +172,13 @@ _LOOK_EVERY_S = scaled(2.0, 0.5)
 @contextmanager
 def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
     """Call and be called; do nothing where a job has one node, or may go on without some."""
-    group = _group(run, me)
-    if group is None:
+    nodes, port = _nodes(run, me), os.environ.get(Runtime.PORT.name, "")
+    if nodes is None or not port.isdigit():
         yield
         return
-    peer_state = PeerState(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
+    peer_state = PeerState(run, nodes, look_every_s=_LOOK_EVERY_S)
     try:
-        connection = join(group, me.rank, peer_state)
+        connection = join(me.rank, peer_state, (int(port),), gathers=False)
         connection.begin()
         connection.await_answer(_FIRST_ANSWER_S)
     except (RemoteError, TokenError) as error:
@@ -190,18 +193,18 @@ def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
         peer_state.end()
 
 
-def _group(run: RunFolder, me: Identity) -> PeerGroup | None:
+def _nodes(run: RunFolder, me: Identity) -> Allocation | None:
     submission = runfolder.read_submission(run)
     token = os.environ.get(peers.VARIABLE, "")  # of a batch script that makes one
-    port = os.environ.get(Runtime.PORT.name, "")
-    if submission is None or not token or not port.isdigit() or me.of == 1:
+    if submission is None or not token or me.of == 1:
         return None
     if not submission.kind.scheduled or submission.once or submission.least is not None:
         return None
-    return PeerGroup(
+    return Allocation(
+        job_id=me.job_id,
+        attempt=me.attempt,
         names=me.among,
+        slots=(),
         tasks=me.of,
-        ports=(int(port),),
         token=token,
-        gathers=False,
     )

@@ -15,7 +15,8 @@ from typing import Annotated, Self
 from clusterkit.core import peers
 from clusterkit.core.bounds import Attempt, Matching, NodeName, Rank
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import Runtime
+from clusterkit.core.model import NodeResult, Runtime
+from clusterkit.executors.run import node_results
 
 _GPU_DEVICE = re.compile(r"nvidia\d+")
 
@@ -32,6 +33,8 @@ class Allocation:
     """Slots the job has on each node."""
     tasks: Rank
     """How many nodes get a worker: all, or the first alone where it reaches the others."""
+    least: Rank | None = None
+    """How many nodes are enough for the job to go on; None where all are needed."""
     token: str = field(default_factory=peers.new_token)
     """By which nodes know who is of this attempt."""
     time_limit_s: int | None = None
@@ -39,6 +42,10 @@ class Allocation:
     def restarted(self, attempt: int) -> Self:
         """Return the same nodes for another attempt, to which the token of this one is unknown."""
         return replace(self, attempt=attempt, token=peers.new_token())
+
+    def lost(self, rank: int, words: str) -> NodeResult:
+        """Return the result of a node that has gone."""
+        return node_results.lost(rank, self.names[rank], words)
 
     def variables(self, rank: int, *, executor: str, head: str, port: int) -> dict[str, str]:
         """Return the variables of one node: ours (`model.Runtime`), and submitit's.

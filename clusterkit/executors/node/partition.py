@@ -21,6 +21,7 @@ from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult
 from clusterkit.core.peers import Member, PeerError
+from clusterkit.executors.node.identity import Allocation
 from clusterkit.executors.run import attempts, node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -146,20 +147,11 @@ class PeerState:
     `gone`, and those of nodes that cannot say so themselves are written down as their results.
     """
 
-    def __init__(
-        self,
-        run: RunFolder,
-        *,
-        attempt: int,
-        of: int,
-        least: int | None = None,
-        look_every_s: float = 0.5,
-    ) -> None:
-        """Know nothing yet; `of` nodes are in the attempt, and `least` of them enough."""
+    def __init__(self, run: RunFolder, nodes: Allocation, *, look_every_s: float = 0.5) -> None:
+        """Know nothing yet of the `nodes` of an attempt."""
         self.run = run
-        self.attempt = attempt
-        self.of = of
-        self.least = least
+        self.nodes = nodes
+        self.attempt, self.of, self.least = nodes.attempt, len(nodes.names), nodes.least
         self.look_every_s = look_every_s
         self.gone: dict[int, NodeResult] = {}
         self.out_of_touch = False

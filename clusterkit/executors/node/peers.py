@@ -18,9 +18,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from clusterkit.core import peers
@@ -57,37 +56,26 @@ _FORGET_S = 60.0
 """After so long a silence a connection is closed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerGroup:
-    """The nodes that call each other, in rank order."""
-
-    names: tuple[str, ...]
-    tasks: int
-    """How many of them call: all, or the first alone where its command reaches the others."""
-    least: int | None = None
-    """How many are enough for the job to go on; None where all are needed."""
-    ports: tuple[int, ...]
-    """Where each group of `PORT_STRIDE` ports begins that the first node tries, in its order."""
-    token: str
-    gathers: bool = True
-    """Whether nodes wait for each other at the beginning and at the end.
-
-    Where a scheduler starts them, they do not, and calls that do not get through (a firewall
-    between the nodes) are no reason to end a job.
-    """
-
-    def lost(self, rank: int, words: str) -> NodeResult:
-        """Return the result of a node that has gone."""
-        return node_results.lost(rank, self.names[rank], words)
-
-
 class PeerConnection:
     """The calls of one node, made by a thread of their own."""
 
-    def __init__(self, group: PeerGroup, rank: int, peer_state: PeerState) -> None:
-        """Know the nodes; nothing is opened yet."""
-        self.group = group
+    def __init__(
+        self, rank: int, peer_state: PeerState, ports: Sequence[int], *, gathers: bool = True
+    ) -> None:
+        """Know the nodes; nothing is opened yet.
+
+        Args:
+            rank: Of this node.
+            peer_state: What it knows of the others.
+            ports: Where each group of `PORT_STRIDE` ports begins that the first node tries.
+            gathers: Whether nodes wait for each other at the beginning and at the end. Where a
+                scheduler starts them, they do not, and calls that do not get through (a firewall
+                between the nodes) are no reason to end a job.
+        """
+        self.nodes = nodes = peer_state.nodes
         self.rank = rank
+        self.ports = ports
+        self.gathers = gathers
         self.peer_state = peer_state
         self.port: int | None = None
         """First port of the job; none until the first node has been heard."""
@@ -108,13 +96,13 @@ class PeerConnection:
         self._is_short = False
         """Whether the last call went wrong for want of something on this machine."""
         self._member = Member(
-            token=group.token,
+            token=nodes.token,
             rank=rank,
-            of=len(group.names),
-            attempt=peer_state.attempt,
+            of=len(nodes.names),
+            attempt=nodes.attempt,
             purpose="calls",
         )
-        self._witnesses = Witnesses(group.names, group.tasks, self._member)
+        self._witnesses = Witnesses(nodes.names, nodes.tasks, self._member)
 
     def begin(self) -> None:
         """Begin to call."""
@@ -137,7 +125,7 @@ class PeerConnection:
         """Say that this node's command has ended; where nodes gather, once that was heard."""
         self.ended = True
         self._close.set()
-        if self._thread is not None and self._go.is_set() and self.group.gathers:
+        if self._thread is not None and self._go.is_set() and self.gathers:
             self._thread.join()
         if self.rank and self._listener is not None:
             self._listener.close()
@@ -148,7 +136,7 @@ class PeerConnection:
         Raises:
             PeerError: nobody who calls is of this rank, or what it says is no news.
         """
-        if not 0 < rank < self.group.tasks:
+        if not 0 < rank < self.nodes.tasks:
             raise PeerError("is not among those who call")
         if heard.get("doubts") is True:
             self._met[rank] = self._now()
@@ -215,20 +203,20 @@ class PeerConnection:
 
     def _ask_witnesses(self) -> Views:
         question = peers.shortened({"doubts": True, **self.peer_state.told()})
-        port = self.port if self.port is not None else self.group.ports[0]
+        port = self.port if self.port is not None else self.ports[0]
         return self._witnesses.ask(peers_port(port), question, self.peer_state.hear)
 
     def _miss_the_head(self, views: Views, silent_s: float) -> bool:
         """Tell who has gone, as the first node is silent; False where others still hear it."""
         if self.peer_state.failure is not None:
             return True
-        if not self.group.gathers and (not self._go.is_set() or self._has_ended(0)):
+        if not self.gathers and (not self._go.is_set() or self._has_ended(0)):
             return True
-        names = self.group.names
+        names = self.nodes.names
         trouble = f": {self.trouble}" if self.trouble else ""
         if not self._go.is_set():
             why = f"never answered (asked by {names[self.rank]}{trouble})"
-        elif self.group.least is not None:  # whose first node is the one it cannot do without
+        elif self.nodes.least is not None:  # whose first node is the one it cannot do without
             why = f"{GONE} (asked by {names[self.rank]}{trouble})"
         elif views.head_s is not None and views.head_s < DOUBT_S:
             if silent_s < 2 * HEAD_SILENCE_S:
@@ -239,14 +227,14 @@ class PeerConnection:
             for result in self._gone(views):
                 self.peer_state.note_failure(result)
             return True
-        self.peer_state.lose_touch(self.group.lost(0, why), me=self.rank)
+        self.peer_state.lose_touch(self.nodes.lost(0, why), me=self.rank)
         return True
 
     def _gone(self, views: Views) -> tuple[NodeResult, ...]:
         """Return who is to blame that the first node is silent."""
-        names = self.group.names
+        names = self.nodes.names
         if self.port is not None and refuses((names[0], peers_port(self.port)), self._member, 0):
-            return (self.group.lost(0, GONE),)
+            return (self.nodes.lost(0, GONE),)
         here, there = {self.rank, *views.reached}, {0, *views.unreached}
         if not views.reached and not views.unreached:
             there = {0}
@@ -254,13 +242,13 @@ class PeerConnection:
 
     def _has_ended(self, rank: int) -> bool:
         """Tell whether a node's result is in the folder that all of them share."""
-        return node_results.has_result(self.peer_state.run, rank, self.peer_state.attempt)
+        return node_results.has_result(self.peer_state.run, rank, self.nodes.attempt)
 
     def _call(self) -> dict[str, Any] | None:
         met = [rank for rank, at in list(self._met.items()) if self._now() - at < SILENCE_S]
         question = peers.shortened({"ended": self.ended, "met": met, **self.peer_state.told()})
         self._is_short = False
-        for port in (self.port,) if self.port is not None else self.group.ports:
+        for port in (self.port,) if self.port is not None else self.ports:
             try:
                 answer = self._exchange(peers_port(port), question)
                 self.peer_state.hear(answer)
@@ -274,12 +262,12 @@ class PeerConnection:
         return None
 
     def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any]:
-        head = (self.group.names[0], port)
+        head = (self.nodes.names[0], port)
         if self._connection is None:
             self._connection = peers.connect(head, self._member, timeout_s=_ANSWER_S)
         self._connection.send(question, within_s=_ANSWER_S)
         answer = self._connection.receive(_ANSWER_S, _ANSWER_S)
-        if len(self.group.names) > _KEEP_UP_TO:
+        if len(self.nodes.names) > _KEEP_UP_TO:
             self._hang_up()
         return answer
 

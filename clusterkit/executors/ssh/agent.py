@@ -177,9 +177,8 @@ class _NodeAgent:
         self.rank = rank
         self.held = held
         self.marker = run.marker(rank)
-        of, least = len(layout.names), layout.least
-        self.peer_state = PeerState(run, attempt=layout.attempt, of=of, least=least)
-        self.connection = join(layout.group, rank, self.peer_state)
+        self.peer_state = PeerState(run, layout)
+        self.connection = join(rank, self.peer_state, layout.candidates)
         self.supervisor = self._supervisor()
         self.about: dict[str, Any] = {
             "schema": runfolder.SCHEMA,
@@ -228,8 +227,10 @@ class _NodeAgent:
             self.peer_state.end()
             if not self.layout.shared:
                 files.remove(self.run.secrets)  # a next attempt brings them again
-            with _told_if_unwritten():
+            try:
                 self.write_end(result)
+            except ClusterkitError as error:  # no reason to leave the other nodes alone
+                say(f"clusterkit: {error}")
         finally:
             self.connection.leave()
 
@@ -262,9 +263,7 @@ class _NodeAgent:
             self._write(result)
         if result.exit_code and result.reason == "terminated":
             # By somebody who told this node alone: a shutdown, or a kill by hand.
-            self.peer_state.note_failure(
-                self.connection.group.lost(self.rank, "was told to end (SIGTERM)")
-            )
+            self.peer_state.note_failure(self.layout.lost(self.rank, "was told to end (SIGTERM)"))
         elif result.exit_code and result.reason is None:
             self.peer_state.note_failure(result)
         return result
@@ -329,15 +328,6 @@ class _NodeAgent:
             log=Path(layout.logs) / f"{layout.job_id}_{self.rank}_log.out",
             workdir=layout.workdir,
         )
-
-
-@contextmanager
-def _told_if_unwritten() -> Iterator[None]:
-    """Go on where a disk takes no more, which is no reason to leave the other nodes alone."""
-    try:
-        yield
-    except ClusterkitError as error:
-        say(f"clusterkit: {error}")
 
 
 def _state(result: NodeResult) -> JobState:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 from clusterkit.core import files
-from clusterkit.core.bounds import NodeName, Rank, Within
+from clusterkit.core.bounds import NodeName, Within
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, SyncPlan
 from clusterkit.core.ports import groups
 from clusterkit.core.records import record_of
 from clusterkit.core.version import __version__
 from clusterkit.executors.node.identity import Allocation
-from clusterkit.executors.node.peers import PeerGroup
 from clusterkit.executors.run.runfolder import RunFolder
 
 HEARTBEAT_EVERY_S = 10.0
@@ -51,8 +50,6 @@ class SshLayout(Allocation):
 
     spares: tuple[NodeName, ...] = ()
     """Nodes that may take the place of others: together with `names` always the same."""
-    least: Rank | None = None
-    """How many nodes are enough for the job to go on; None where all are needed."""
     ports: tuple[_Port, _Port]
     """The port range of the cluster, both ends included."""
     command: tuple[str, ...]
@@ -107,16 +104,9 @@ class SshLayout(Allocation):
         )
 
     @property
-    def group(self) -> PeerGroup:
-        """The nodes as they call each other."""
-        low, high = self.ports
-        return PeerGroup(
-            names=self.names,
-            tasks=self.tasks,
-            least=self.least,
-            ports=tuple(islice(groups(low, high, seed=self.job_id), _CANDIDATES)),
-            token=self.token,
-        )
+    def candidates(self) -> tuple[int, ...]:
+        """Where each group of ports begins that the first node tries for all of them."""
+        return tuple(islice(groups(*self.ports, seed=self.job_id), _CANDIDATES))
 
     def on(self, names: tuple[str, ...]) -> SshLayout:
         """Return the layout on these nodes, with all others as spares."""

@@ -21,8 +21,9 @@ from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.identity import Allocation
 from clusterkit.executors.node.partition import PeerState
-from clusterkit.executors.node.peers import LivedClock, PeerConnection, PeerGroup
+from clusterkit.executors.node.peers import LivedClock, PeerConnection
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.attempts import nodes_to_leave_out
 from clusterkit.executors.run.runfolder import RunFolder
@@ -63,9 +64,9 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[PeerConnection]]:
     for rank in range(3):
         run = RunFolder(tmp_path / f"on-{rank}")
         run.failures.mkdir(parents=True)
-        peer_state = PeerState(run, attempt=0, of=3)
+        peer_state = PeerState(run, layout)
         peer_state.begin()
-        made.append(join(layout.group, rank, peer_state))
+        made.append(join(rank, peer_state, layout.candidates))
     yield made
     for connection in reversed(made):
         connection.leave()
@@ -148,19 +149,15 @@ class Wires:
         patch.setattr(peers, "connect", connected)
         patch.setattr(PeerConnection, "_exchange", exchanged)
         patch.setattr(calls, "Listener", listen)
-        group = PeerGroup(
-            names=self.names,
-            tasks=count,
-            ports=tuple(islice(groups(*next_range(), seed="wires"), 3)),
-            token=TOKEN,
-        )
+        there = Allocation(job_id="wires", names=self.names, slots=(), tasks=count, token=TOKEN)
+        ports = tuple(islice(groups(*next_range(), seed="wires"), 3))
         self.links = []
         for rank in range(count):
             run = RunFolder(folder / f"on-{rank}")
             run.failures.mkdir(parents=True)
-            peer_state = PeerState(run, attempt=0, of=count)
+            peer_state = PeerState(run, there)
             peer_state.begin()
-            self.links.append(join(group, rank, peer_state))
+            self.links.append(join(rank, peer_state, ports))
 
     def require(self, one: int, other: int) -> None:
         if {one, other} & self.killed:
@@ -326,17 +323,18 @@ def test_ports_of_others_are_passed_over(nodes: list[PeerConnection], layout: Ss
 class Shared:
     """Nodes that a scheduler starts, with one run folder for all."""
 
-    def __init__(self, group: PeerGroup, folder: Path) -> None:
+    def __init__(self, layout: SshLayout, folder: Path) -> None:
         self.run = RunFolder(folder / "run")
         for made in (self.run.failures, self.run.nodes):
             made.mkdir(parents=True)
-        self.group = replace(group, gathers=False, ports=group.ports[:1])
+        self.layout = layout
         self.links: list[PeerConnection] = []
 
     def begin(self, *ranks: int) -> list[PeerConnection]:
         for rank in ranks:
-            peer_state = PeerState(self.run, attempt=0, of=3)
-            connection = join(self.group, rank, peer_state)
+            peer_state = PeerState(self.run, self.layout)
+            ports = self.layout.candidates[:1]
+            connection = join(rank, peer_state, ports, gathers=False)
             self.links.append(connection)
             peer_state.begin()
             connection.begin()
@@ -350,7 +348,7 @@ class Shared:
 
 @pytest.fixture
 def shared(layout: SshLayout, tmp_path: Path) -> Iterator[Shared]:
-    shared = Shared(layout.group, tmp_path)
+    shared = Shared(layout, tmp_path)
     yield shared
     for connection in shared.links:
         connection.leave()

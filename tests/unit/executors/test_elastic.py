@@ -110,9 +110,9 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Peer
         folder.mkdir(parents=True)
     made = []
     for rank in range(4):
-        news = PeerState(run, attempt=0, of=4, least=2)
+        news = PeerState(run, layout)
         news.begin()
-        made.append(join(layout.group, rank, news))
+        made.append(join(rank, news, layout.candidates))
     yield made
     for link in reversed(made):
         link.leave()
