@@ -21,7 +21,8 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import record_of, text_of
-from clusterkit.core.text import ESCAPES
+from clusterkit.core.text import ESCAPES, NOT_IN_A_LINE
+from clusterkit.core.text import cut as text_cut
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
@@ -129,7 +130,6 @@ _REPORT = re.compile(
 """Lines with which torchrun and DeepSpeed's launcher begin to report that a rank has failed."""
 _MARKS = re.compile(r"[ ~^]+")
 """What Python prints below a line of source."""
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def last_words(
@@ -156,8 +156,7 @@ def last_words(
 
 def cut(text: str, size: int) -> str:
     """Return `text` without what a terminal would act on, and not longer than `size`."""
-    clean = _CONTROL.sub(" ", ESCAPES.sub("", text)).rstrip()
-    return clean if len(clean) <= size else clean[: size - 1] + "…"
+    return text_cut(NOT_IN_A_LINE.sub(" ", ESCAPES.sub("", text)).rstrip(), size)
 
 
 def _read_end(log: Path, since: int, until: tuple[int, int] | None) -> str:

@@ -13,7 +13,6 @@ somebody else. So what is signed is told and not believed.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import socket
 import time
@@ -25,6 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.core.errors import RemoteError
+from clusterkit.core.ownership import user_name
 from clusterkit.core.ports import hold, is_held
 
 _SPACE = "clusterkit"
@@ -97,22 +97,19 @@ def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE)
             free = len(held)
             for name in held.values():
                 name.close()
-            raise _busy(wanted, free, offered, _owners(space, offered), node)
+            owners = "; ".join(_owners(space, offered))
+            plural = "s" if wanted > 1 else ""
+            raise SlotsBusy(
+                f"{wanted} slot{plural} wanted, {free} of {offered} free: {owners}", node=node
+            )
         signs = [hold(_owner(space, slot, job)) for slot in held]
     sockets = (*held.values(), *(sign for sign in signs if sign is not None))
     return Held(slots=tuple(held), sockets=sockets)
 
 
-def _busy(wanted: int, free: int, offered: int, owners: Sequence[str], node: str) -> SlotsBusy:
-    plural = "s" if wanted > 1 else ""
-    return SlotsBusy(
-        f"{wanted} slot{plural} wanted, {free} of {offered} free: {'; '.join(owners)}",
-        node=node,
-    )
-
-
 def _owner(space: str, slot: int, job: str) -> str:
-    return f"{space}-owner {slot} {_user()[:20]} {int(time.time())} {_cut(job)}"
+    user = user_name(os.getuid()).split()[-1]  # a number of its own where it has no name
+    return f"{space}-owner {slot} {user[:20]} {int(time.time())} {_cut(job)}"
 
 
 def _cut(job: str) -> str:
@@ -179,13 +176,6 @@ def _runs_as_me(process: Path) -> bool:
 
 def _numbers(slots: Sequence[int]) -> str:
     return f"slot{'s' * (len(slots) > 1)} {','.join(str(slot) for slot in slots)}"
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 @contextmanager
