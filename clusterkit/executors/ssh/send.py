@@ -39,27 +39,22 @@ _NOT_THEIRS = (SENT, "state.json", "mirror.json", "left-out", "told-slurm.json")
 _OF_ATTEMPTS = ("timeout-", "again-")
 
 
-def with_digest(layout: SshLayout, run: RunFolder) -> SshLayout:
+def with_source(layout: SshLayout, run: RunFolder, *, keep: bool) -> SshLayout:
     """Return the layout with what tells the contents of its folder from others.
 
+    With `keep`, the folder is copied into the run folder, for nodes that get it at a later time.
+
     Raises:
-        UserError: the folder cannot be read, or is larger than allowed.
+        UserError: it cannot be read, is larger than allowed, or cannot be written here.
     """
-    if layout.sync is None or layout.sync_digest is not None:
+    if layout.sync is None:
         return layout
-    return dataclasses.replace(layout, sync_digest=_Source(layout, run).manifest.digest)
-
-
-def keep_source(run: RunFolder, layout: SshLayout) -> None:
-    """Copy the folder into the run folder, for nodes that get it at a later time.
-
-    Raises:
-        UserError: it cannot be read, or not be written here.
-    """
-    if layout.sync is not None:
-        manifest = _Source(layout, run).manifest
+    manifest = _Source(layout, run).manifest
+    if keep:
         for entry in manifest.entries:
             files.copy(manifest.source(entry), run.path / KEPT / entry.path)
+        manifest = _Source(layout, run).manifest  # of the copy: the folder may change meanwhile
+    return dataclasses.replace(layout, sync_digest=manifest.digest)
 
 
 def send_files(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, RemoteError]:

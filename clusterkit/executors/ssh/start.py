@@ -51,9 +51,7 @@ def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLa
         sync=plan.sync,
         needs=_needs(plan),
     )
-    if later or plan.spares:
-        send.keep_source(run, layout)
-    return send.with_digest(layout, run)
+    return send.with_source(layout, run, keep=later or bool(plan.spares))
 
 
 def _needs(plan: LaunchPlan) -> tuple[str, ...]:

@@ -135,14 +135,20 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
         for agent in agents[run]
         if agent.node in errors[run]
     }
-    for cluster in {submission.cluster for submission in runs.values()}:
-        here = {
-            run: [k for k in agents[run] if k.ended_as is None and k.node not in errors[run]]
-            for run, submission in runs.items()
-            if submission.cluster == cluster
-        }
-        with suppress(UserError):  # whose layout is gone is told by what it left
-            lives |= _look_for_runs(here)
+    open_ended = {
+        run: _given_up_last(
+            run, [k for k in agents[run] if k.ended_as is None and k.node not in errors[run]]
+        )
+        for run in runs
+    }
+    # One node agent of each run, and the others only where that one does not live.
+    lives |= _look_for_runs(runs, {run: there[:1] for run, there in open_ended.items()})
+    silent = {
+        run: there[1:]
+        for run, there in open_ended.items()
+        if there and lives.get(there[0]) is not Life.ALIVE
+    }
+    lives |= _look_for_runs(runs, silent)
     # A node agent may have written its last word, and left, between the two looks.
     gone = {agent for agent, life in lives.items() if life in _GONE}
     for run in runs:
@@ -156,18 +162,10 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
 
 
 def lingering(runs: Mapping[RunFolder, Submission]) -> set[RunFolder]:
-    """Return the runs of which an agent lives on a node that answers; each cluster is asked once.
-
-    Raises:
-        UserError: ssh's configuration cannot be read.
-    """
-    agents = {run: there for run in runs if (there := read_agents(run))}
-    found = set()
-    for cluster in {runs[run].cluster for run in agents}:
-        here = {run: there for run, there in agents.items() if runs[run].cluster == cluster}
-        lives = look_for(_cluster_of(here), chain(*here.values()))
-        found |= {run for run, there in here.items() if Life.ALIVE in map(lives.get, there)}
-    return found
+    """Return the runs of which an agent lives on a node that answers, asking each cluster once."""
+    agents = {run: read_agents(run) for run in runs}
+    lives = _look_for_runs(runs, agents)
+    return {run for run, there in agents.items() if Life.ALIVE in map(lives.get, there)}
 
 
 def _errors_of(run: RunFolder) -> Mapping[str, RemoteError]:
@@ -207,23 +205,17 @@ def _after_last_words(run: RunFolder, gone: Set[NodeAgent]) -> dict[NodeAgent, L
     return {agent: _life_of(errors[agent.node]) for agent in gone if agent.node in errors}
 
 
-def _look_for_runs(here: Mapping[RunFolder, Sequence[NodeAgent]]) -> dict[NodeAgent, Life]:
-    """Look for one node agent of each run, and for the others only where that one does not live.
-
-    Not for that of a node which the others have given up: it will hardly answer.
-    """
-    open_ended = {run: _given_up_last(run, agents) for run, agents in here.items() if agents}
-    if not open_ended:
-        return {}
-    cluster = _cluster_of(open_ended)
-    lives = look_for(cluster, [agents[0] for agents in open_ended.values()])
-    rest = [
-        agent
-        for first, *others in open_ended.values()
-        if lives[first] is not Life.ALIVE
-        for agent in others
-    ]
-    return {**lives, **look_for(cluster, rest)}
+def _look_for_runs(
+    runs: Mapping[RunFolder, Submission], agents: Mapping[RunFolder, Sequence[NodeAgent]]
+) -> dict[NodeAgent, Life]:
+    """Look for these node agents of each run, with one question for each cluster."""
+    lives: dict[NodeAgent, Life] = {}
+    there = {run: found for run, found in agents.items() if found}
+    for cluster in {runs[run].cluster for run in there}:
+        here = {run: found for run, found in there.items() if runs[run].cluster == cluster}
+        with suppress(UserError):  # whose layout is gone is told by what it left
+            lives |= look_for(_cluster_of(here), chain(*here.values()))
+    return lives
 
 
 def _cluster_of(runs: Collection[RunFolder]) -> ClusterSpec:
@@ -240,7 +232,8 @@ def _cluster_of(runs: Collection[RunFolder]) -> ClusterSpec:
 
 
 def _given_up_last(run: RunFolder, agents: Sequence[NodeAgent]) -> list[NodeAgent]:
-    first = node_results.first_failure(run, max(agent.attempt for agent in agents))
+    """Return them with that of a node which the others have given up last: it hardly answers."""
+    first = node_results.first_failure(run, max((k.attempt for k in agents), default=0))
     gone = first.node if first is not None and first.lost is not None else None
     return sorted(agents, key=lambda agent: agent.node == gone)
 

@@ -45,7 +45,7 @@ class Passed:
     """A plan that may be handed over, and what goes with it."""
 
     plan: LaunchPlan
-    checks_limits: bool
+    checks_limits: bool = True
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the run folder keeps of it, by file name."""
     without: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def pass_gate(
         if mode == "full":
             raise
         callbacks.warn(f"the nodes were not asked: {error.message}")
-        return Passed(plan=plan, checks_limits=True)
+        return Passed(plan=plan)
     without: tuple[str, ...] = ()
     if report.bad and not force:
         without = report.exclude
@@ -102,7 +102,6 @@ def pass_gate(
         documents[NODE_CHECKS] = node_checks(plan, () if mode == "full" else report.usable)
     return Passed(
         plan=request.plan(also_exclude=without) if without else plan,
-        checks_limits=True,
         documents=documents,
         without=without,
     )
