@@ -27,7 +27,7 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.transport.probe import PreflightJob
 from clusterkit.transport.sync import virtualenv
-from clusterkit.transport.sync.ingredients import Ingredients, kept_wheel, read_ingredients
+from clusterkit.transport.sync.ingredients import Ingredients, read_ingredients
 from clusterkit.transport.sync.virtualenv import Prepared, Readiness
 from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 from tests.attacks.planted import VERSIONS, Index, plant, plant_source, serve
@@ -180,29 +180,18 @@ def test_wheels_of_others_are_not_taken_for_ours(tmp_path: Path, canary: Path) -
     sent = asked("python3", wheels=(wheels,)).files
     (own,) = (entry for entry in sent.entries if entry.path.startswith("clusterkit"))
     assert own.path == WHEEL_NAME
-    assert sent.source(own).read_bytes() == pack_wheel()
+    with sent.open(own) as stream:
+        assert stream.read() == pack_wheel()
     plant(wheels, "clusterkit", "99", canary)
     with pytest.raises(UserError, match="that name is somebody else's"):
         asked("python3", wheels=(wheels,))
 
 
-def test_our_wheel_lies_where_nobody_else_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = os.umask(0)
-    try:
-        path = kept_wheel()
-    finally:
-        os.umask(before)
-    assert [oct(one.stat().st_mode & 0o777) for one in (path, *path.parents[:3])] == [
-        "0o600", "0o700", "0o700", "0o700",
-    ]  # fmt: skip
-    path.write_bytes(b"another")
-    assert kept_wheel().read_bytes() == pack_wheel()
-    path.parent.chmod(0o777)
-    with pytest.raises(UserError, match="can be written by everybody"):
-        kept_wheel()
+def test_our_wheel_is_left_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert WHEEL_NAME in {entry.path for entry in asked("python3").files.entries}
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes folders of another user")

@@ -52,7 +52,7 @@ def with_source(layout: SshLayout, run: RunFolder, *, keep: bool) -> SshLayout:
     manifest = _Source(layout, run).manifest
     if keep:
         for entry in manifest.entries:
-            files.copy(manifest.source(entry), run.path / KEPT / entry.path)
+            files.copy(manifest.folder / entry.path, run.path / KEPT / entry.path)
         manifest = _Source(layout, run).manifest  # of the copy: the folder may change meanwhile
     return dataclasses.replace(layout, sync_digest=manifest.digest)
 

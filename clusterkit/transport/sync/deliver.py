@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit.core.errors import UserError
 from clusterkit.transport.sync.helper import Helper
@@ -78,7 +76,7 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
     wanted = [manifest.entries[index] for index in answer.wanted]
     for entry in wanted:
         if entry.link is None:
-            _send(helper, manifest.source(entry), entry)
+            _send(helper, manifest, entry)
     return Delivered(
         files=len(wanted),
         size=sum(entry.size for entry in wanted),
@@ -86,13 +84,13 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
     )
 
 
-def _send(helper: Helper, path: Path, entry: Entry) -> None:
+def _send(helper: Helper, manifest: Manifest, entry: Entry) -> None:
     left = entry.size
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        stream = manifest.open(entry)
     except OSError as error:
         raise _changed(entry, "has vanished") from error
-    with os.fdopen(descriptor, "rb") as stream:
+    with stream:
         while left:
             data = stream.read(min(left, _CHUNK))
             if not data:

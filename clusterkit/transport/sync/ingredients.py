@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit.core import files
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, is_ours, own_requirements
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
-from clusterkit.core.ownership import PRIVATE_FOLDER, require_own
 from clusterkit.core.version import __version__
 from clusterkit.transport.sync.manifest import Manifest, manifest_of
 from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
@@ -81,30 +78,12 @@ def read_ingredients(
     return Ingredients(
         venv=cluster.venv,
         python=python or "python3",
-        files=manifest_of({**sent, WHEEL_NAME: kept_wheel(), LOCK_NAME: lock}),
+        files=manifest_of({**sent, WHEEL_NAME: pack_wheel(), LOCK_NAME: lock}),
         wheels=bool(wheels),
         requirements=_requirements(requirements) if requirements else None,
         index=index or not wheels,
         own=own_requirements(),
     )
-
-
-def kept_wheel() -> Path:
-    """Return the wheel of the clusterkit that runs, written where only this user can.
-
-    Raises:
-        UserError: the folder of caches belongs to somebody else, or takes no file.
-    """
-    packed = pack_wheel()
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusterkit"
-    folder = base / "own" / hashlib.sha256(packed).hexdigest()[:16]
-    for part in (base, folder.parent, folder):
-        files.create_folder(part, mode=PRIVATE_FOLDER)
-        require_own(part, use="install what is in it on nodes", hint="set XDG_CACHE_HOME")
-    path = folder / WHEEL_NAME
-    if not path.is_file() or path.is_symlink() or path.read_bytes() != packed:
-        files.write_bytes(path, packed, mode=files.PRIVATE)
-    return path
 
 
 def _wheels(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:

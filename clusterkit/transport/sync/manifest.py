@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import stat
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pathspec import GitIgnoreSpec
 
@@ -44,12 +46,19 @@ class Manifest:
 
     folder: Path
     entries: tuple[Entry, ...]
-    sources: Mapping[str, Path] = field(default_factory=dict)
-    """Where files are read that have another name in the manifest than here."""
+    sources: Mapping[str, Path | bytes] = field(default_factory=dict)
+    """What other files hold than those of the folder, or where they are read."""
 
-    def source(self, entry: Entry) -> Path:
-        """Return where a file is read."""
-        return self.sources.get(entry.path, self.folder / entry.path)
+    def open(self, entry: Entry) -> BinaryIO:
+        """Open a file of the manifest; no link is followed.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        source = self.sources.get(entry.path, self.folder / entry.path)
+        if isinstance(source, bytes):
+            return io.BytesIO(source)
+        return os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
     @property
     def size(self) -> int:
@@ -89,13 +98,20 @@ def read_manifest(
     return Manifest(folder=folder, entries=tuple(sorted(whole, key=lambda entry: entry.path)))
 
 
-def manifest_of(sources: Mapping[str, Path]) -> Manifest:
-    """Return a manifest of single files under new names; those that are not there are left out.
+def manifest_of(sources: Mapping[str, Path | bytes]) -> Manifest:
+    """Return a manifest of single files under new names, or of what they are to hold.
+
+    Those that are not there are left out.
 
     Raises:
         UserError: one cannot be read.
     """
-    seen = (_hashed(path, _entry(name, path)) for name, path in sources.items())
+    seen = (
+        Entry(path=name, size=len(one), mode=0o600, sha256=hashlib.sha256(one).hexdigest())
+        if isinstance(one, bytes)
+        else _hashed(one, _entry(name, one))
+        for name, one in sources.items()
+    )
     entries = tuple(entry for entry in seen if entry is not None)
     return Manifest(folder=Path("/"), entries=entries, sources=sources)
 
