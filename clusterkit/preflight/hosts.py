@@ -64,22 +64,21 @@ def _named(options: PreflightOptions, cluster: ClusterSpec) -> tuple[Host, ...]:
 
 
 def _of_file(file: Path) -> tuple[Host, ...]:
-    from clusterkit.config.document import read_text  # noqa: PLC0415 - YAML is seldom needed here
+    from clusterkit.config.document import (  # noqa: PLC0415 - YAML is seldom needed here
+        read_own_text,
+        read_text,
+    )
 
-    stdin = str(file) == "-"
-    source = "<stdin>" if stdin else str(file)
-    text = read_text(Path("/dev/stdin"), source=source) if stdin else _text_of(file)
+    if str(file) == "-":
+        source, text = "<stdin>", read_text(Path("/dev/stdin"), source="<stdin>")
+    else:
+        # It says where to log in, and so is no one else's to write.
+        hint = f"if you trust it, hand it over yourself: --hostfile - < {shlex.quote(str(file))}"
+        use, most = "log in to what it lists", ownership.LARGEST
+        source, text = str(file), read_own_text(file, use=use, hint=hint, most=most)
     if not text.strip():
         raise UserError(f"{source} is empty: no hosts", hint="one host a line, as n1 slots=8")
     return parse(text, source=source).hosts
-
-
-def _text_of(file: Path) -> str:
-    """Return a hostfile that says where to log in, and so is no one else's to write."""
-    from clusterkit.config.document import read_own_text  # noqa: PLC0415 - YAML is seldom needed
-
-    hint = f"if you trust it, hand it over yourself: --hostfile - < {shlex.quote(str(file))}"
-    return read_own_text(file, use="log in to what it lists", hint=hint, most=ownership.LARGEST)
 
 
 def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, each_node, known, most
@@ -106,56 +106,41 @@ def _down(bad: list[Port], rdma: Rdma) -> Result:
     )
 
 
-Speed = tuple[float, int | None]
-"""Gb/s and number of lanes."""
-
-
 @check("IB003", "ib-port-rate", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
 def _port_rate(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE)
     yield from results
-    votes: dict[str, Counter[Speed]] = defaultdict(Counter)
+    votes: dict[str, Counter[tuple[float, int | None]]] = defaultdict(Counter)
     for rdma in found.values():
-        for port in _active(rdma.ports):
-            votes[port.name][_speed(port)] += 1
+        for port in rdma.ports:
+            votes[port.name].update([port.speed] if port.speed else [])
     across = {name: most(cast) for name, cast in votes.items() if cast.total() >= _MIN_VOTERS}
     for name, rdma in found.items():
-        ports = _active(rdma.ports)
-        expected = [(port, _usual_speed(port, rdma, across)) for port in ports]
-        slow = [(port, usual) for port, usual in expected if usual not in {None, _speed(port)}]
-        if not ports:
+        speeds = {port: port.speed for port in rdma.ports if port.speed is not None}
+        slow = []
+        for port, speed in speeds.items():
+            kin = Counter(speeds[other] for other in _kin(port, rdma) if other in speeds)
+            usual = across[port.name] if port.name in across else most(kin)
+            slow += [(port, speed, usual)] if usual is not None and usual != speed else []
+        if not speeds:
             yield name, skip("no active port whose rate is known")
         elif slow:
             yield name, _slow(slow)
         else:
-            rates = sorted({f"{port.rate_gbps:g}" for port in ports}, key=float, reverse=True)
-            yield name, ok(f"active ports run at {'/'.join(rates)} Gb/s")
+            rates = sorted({rate for rate, _ in speeds.values()}, reverse=True)
+            yield name, ok(f"active ports run at {'/'.join(f'{r:g}' for r in rates)} Gb/s")
 
 
-def _active(ports: Iterable[Port]) -> list[Port]:
-    return [port for port in ports if port.active and port.rate_gbps is not None]
-
-
-def _speed(port: Port) -> Speed:
-    return port.rate_gbps or 0.0, port.width
-
-
-def _usual_speed(port: Port, rdma: Rdma, across: Mapping[str, Speed | None]) -> Speed | None:
-    if port.name in across:
-        return across[port.name]
-    return most(Counter(_speed(other) for other in _active(_kin(port, rdma))))
-
-
-def _slow(slow: list[tuple[Port, Speed]]) -> Result:
-    def text(speed: Speed) -> str:
+def _slow(slow: list[tuple[Port, tuple[float, int | None], tuple[float, int | None]]]) -> Result:
+    def text(speed: tuple[float, int | None]) -> str:
         return f"{speed[0]:g} Gb/s" + (f" {speed[1]}X" if speed[1] else "")
 
-    first, usual = slow[0]
-    below = any(_speed(port)[0] < usual[0] for port, usual in slow)
+    first, speed, usual = slow[0]
+    below = any(rate < least for _, (rate, _), (least, _) in slow)
     return advice("IB003", device=first.device).result(
         Verdict.FAIL if below else Verdict.WARN,
-        f"{first.name} runs at {text(_speed(first))}, usual is {text(usual)}",
-        ", ".join(f"{p.name} {text(_speed(p))} (usual: {text(u)})" for p, u in slow),
+        f"{first.name} runs at {text(speed)}, usual is {text(usual)}",
+        ", ".join(f"{p.name} {text(has)} (usual: {text(u)})" for p, has, u in slow),
     )
 
 

@@ -6,8 +6,8 @@ and `variables.tsv` is what is known of each name.
 
 from __future__ import annotations
 
-from clusterkit.preflight.env_lint.lint import LintFinding, lint
-from clusterkit.preflight.env_lint.rules import RULES, Rule
+from clusterkit.preflight.env_lint.lint import RULES, LintFinding, lint
+from clusterkit.preflight.env_lint.rules.base import Rule
 from clusterkit.preflight.env_lint.setting import Format, Setting, Source
 from clusterkit.preflight.env_lint.sources import from_environment, guess_format, read_source
 

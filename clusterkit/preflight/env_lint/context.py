@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source, Trait
 from clusterkit.preflight.env_lint.variables import Kind, find_variable, meant
@@ -50,11 +51,17 @@ def is_dockerfile(text: str) -> bool:
 
 def with_context(source: Source, text: str) -> Source:
     """Return a source with what the whole of its text tells."""
-    settings = tuple(_told(setting, text) for setting in source.settings)
+    settings = [_told(setting, text) for setting in source.settings]
     # Docker takes the carriage returns of its own files away.
     if source.format in {Format.SHELL, Format.CONF} and not is_dockerfile(text):
-        settings = _ended_as_on_windows(settings, text.split("\n"))
-    return replace(source, settings=settings, traits=tuple(_traits(f"{text}\n# {source.name}")))
+        lines = text.split("\n")
+        ends = ((n, s) for n, s in enumerate(settings) if s.line and lines[s.line - 1][-1:] == "\r")
+        for index, setting in islice(ends, 1):
+            mistakes = (*setting.mistakes, Mistake.CARRIAGE_RETURN)
+            settings[index] = replace(setting, mistakes=mistakes)
+    return replace(
+        source, settings=tuple(settings), traits=tuple(_traits(f"{text}\n# {source.name}"))
+    )
 
 
 def _traits(text: str) -> Iterator[Trait]:
@@ -82,12 +89,3 @@ def _reads(text: str, name: str) -> bool:
     return any(
         used.search(line) for line in text.splitlines() if name in line and not _SHOWS.match(line)
     )
-
-
-def _ended_as_on_windows(settings: Sequence[Setting], lines: Sequence[str]) -> tuple[Setting, ...]:
-    found = list(settings)
-    for index, setting in enumerate(found):
-        if setting.line is not None and lines[setting.line - 1].endswith("\r"):
-            found[index] = replace(setting, mistakes=(*setting.mistakes, Mistake.CARRIAGE_RETURN))
-            break
-    return tuple(found)

@@ -10,11 +10,14 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.rules import RULES, Rule, Violation
-from clusterkit.preflight.env_lint.rules.conflicts import overridden
+from clusterkit.preflight.env_lint.rules import conflicts, lists, values
+from clusterkit.preflight.env_lint.rules.base import Rule, Violation, by_table
 from clusterkit.preflight.env_lint.setting import Format, Setting, Source, Trait, reachable
 from clusterkit.preflight.env_lint.variables import Kind, find_variable
 
+_CODED = (one for module in (values, lists, conflicts) for one in vars(module).values())
+_RULES = (*(one for one in _CODED if isinstance(one, Rule)), *by_table())
+RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 _MOST_RUNS = 64
 """Ways through a script that conflicts are looked for in; scripts have a handful."""
 
@@ -55,11 +58,11 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
         if rule.alone is not None
         for violation in rule.alone(setting, find_variable(setting.name))
     ]
-    found += overridden(sources)
+    found += conflicts.overridden(sources)
     for run in _runs(sources):
         for rule in RULES:
-            conflicts = rule.together(run) if rule.together is not None else ()
-            found += [(rule, run[name], Violation(text, hint)) for name, text, hint in conflicts]
+            told = rule.together(run) if rule.together is not None else ()
+            found += [(rule, run[name], Violation(text, hint)) for name, text, hint in told]
     traits = {id(setting): source.traits for source in sources for setting in source.settings}
     place = {id(setting): index for index, setting in enumerate(settings)}
     found.sort(key=lambda one: (place[id(one[1])], one[0].id))

@@ -70,6 +70,12 @@ class Port:
         """Whether data can flow."""
         return self.state == "active"
 
+    @property
+    def speed(self) -> tuple[float, int | None] | None:
+        """Gb/s and number of lanes; None where the port is not active, or its rate not known."""
+        known = self.active and self.rate_gbps is not None
+        return (self.rate_gbps or 0.0, self.width) if known else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
