@@ -1,12 +1,9 @@
 """Waiting times, which the tests of clusterkit shorten by one factor.
 
-`CLUSTERKIT_TIME_SCALE=0.2` makes of the times of a process, of the node agents and workers that it
-starts, and of the launchers of their jobs a fifth. It is for tests alone: who waits for others for
-a shorter time than they may need gives up healthy nodes. Whatever is no number from 0.1 to 1 counts
-as 1. Limits that protect from slow machines (of a connection, an answer, a start) are not scaled.
-
-Beside launchers on the nodes this file is clusterkit_timing.py: it needs Python 3.8 and nothing
-else.
+`CLUSTERKIT_TIME_SCALE=0.2` makes the times of a process, and of the node agents and workers that it
+starts, a fifth. It is for tests alone: who waits for others for a shorter time than they may need
+gives up healthy nodes. Whatever is no number from 0.1 to 1 counts as 1. Limits that protect from
+slow machines (of a connection, an answer, a start) are not scaled, nor are those of launchers.
 """
 
 from __future__ import annotations
