@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from clusterkit.core.html import (
     write_figure,
 )
 from clusterkit.core.version import __version__
-from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.result import (
     FAIR,
     Cause,
@@ -48,7 +47,6 @@ def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
             policy=policy(style),
             version=__version__,
             date=f"{datetime.fromtimestamp(time.time(), tz=UTC):%Y-%m-%d %H:%M UTC}",
-            title=_title(found),
             good=found.base is not None
             and not any(row.problem or found.short(row) or found.beyond(row) for row in found.rows),
             found=found,
@@ -56,24 +54,12 @@ def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
             points=_points(found),
             picture={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "bottom": _BOTTOM},
             counted=lambda row: in_words(found.by, row.size.count),
-            columns=_columns(found),
             figure=figure,
             step_time=step_time,
             fair=FAIR,
             in_percent=in_percent,
         )
     )
-
-
-def _title(found: Scaling) -> str:
-    measured = [row for row in found.rows if found.rate(row)]
-    if not measured:
-        return "Nothing could be measured"
-    last = measured[-1]
-    if len(measured) == 1:
-        return f"Measured at {in_words(found.by, last.size.count)} alone"
-    share = found.efficiency(last) or 0.0
-    return f"{in_percent(share)} efficiency at {in_words(found.by, last.size.count)}"
 
 
 def _points(found: Scaling) -> tuple[dict[str, Any], ...]:
@@ -105,46 +91,6 @@ def _points(found: Scaling) -> tuple[dict[str, Any], ...]:
         }
         for row, rate in shown
     )
-
-
-Column = tuple[str, Callable[[NodeEvidence], str]]
-
-
-def _columns(found: Scaling) -> tuple[Column, ...]:
-    """Return what there is to tell of nodes, as headings and cells; nothing that no node told."""
-    every: tuple[Column, ...] = (
-        ("CPU microbenchmark, s", lambda one: _cell(one.yardstick_s, "{:.2f}")),
-        ("CPUs", lambda one: _cell(one.cpus, "{}")),
-        ("busy, %", lambda one: _cell(one.cpu_percent, "{:.0f}")),
-        ("load", lambda one: _cell(one.load, "{:.1f}")),
-        ("CPU limit used up, %", lambda one: _cell(one.throttled_percent, "{:.0f}")),
-        ("CPU steal, %", lambda one: _cell(one.stolen_percent, "{:.0f}")),
-        ("I/O wait, %", lambda one: _cell(one.waiting_percent, "{:.0f}")),
-        ("network, MB/s", lambda one: _cell(one.bytes_per_s, "{:.3g}", 1e6)),
-        ("GPUs", lambda one: str(len(one.gpus) or "")),
-        ("GPUs busy, %", lambda one: _of_gpus(one, "busy_percent")),
-        ("GPU clock, MHz", lambda one: _of_gpus(one, "clock_mhz")),
-        ("GPU power, W", lambda one: _of_gpus(one, "power_w")),
-        ("GPU, C", lambda one: _of_gpus(one, "temperature_c")),
-        ("", lambda one: one.problem),
-    )
-    nodes = [one for row in found.rows for one in row.evidence]
-    return tuple(column for column in every if any(column[1](one) for one in nodes))
-
-
-def _cell(value: float | None, form: str, unit: float = 1) -> str:
-    if value is None:
-        return ""
-    return form.format(value / unit if unit != 1 else value)
-
-
-def _of_gpus(one: NodeEvidence, what: str) -> str:
-    """Return the range over the GPUs of a node."""
-    values = [value for gpu in one.gpus if (value := getattr(gpu, what)) is not None]
-    if not values:
-        return ""
-    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
-    return low if low == high else f"{low}-{high}"
 
 
 _MEASURED = "#0072b2"
