@@ -7,12 +7,14 @@ characters carry a mark that nobody else can know.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -74,6 +76,28 @@ def _print(text: str, stream: Any) -> None:
     except UnicodeEncodeError:  # a terminal that knows fewer characters than the text has
         known = shown.encode(stream.encoding or "ascii", errors="replace")
         typer.echo(known.decode(stream.encoding or "ascii"), file=stream, color=use_colour(stream))
+
+
+@contextmanager
+def counting(
+    total: int | None, what: str = "nodes have answered"
+) -> Iterator[Callable[[object], None]]:
+    """Count on a terminal how far it is: each call of what is returned is one more."""
+    live = sys.stderr.isatty()
+    numbers = itertools.count(1)
+
+    def one_more(_: object) -> None:
+        if live:
+            of = f" of {total}" if total is not None else ""
+            sys.stderr.write(f"\r{next(numbers)}{of} {what}")
+            sys.stderr.flush()
+
+    try:
+        yield one_more
+    finally:
+        if live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def use_colour(stream: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -95,9 +95,11 @@ def submit_array(
         plans = request.plans(sweep, also_exclude=passed.without)
     name = f"array-{secrets.token_hex(3)}"
     array = _Array(array=name, sweep=sweep, plans=plans, after=after)
-    runs, failure = _hand_over_all(array, passed)
-    if not wait:
-        _start_ready(runs)
+    with console.counting(len(plans), "submitted") as counted:  # hundreds take a while
+        runs, failure = _hand_over_all(array, passed, counted)
+    queued = [] if wait else [job for job in load_jobs(runs) if is_queued(job)]
+    if queued:  # a client has to start them
+        start_due(queued)
     if failure is not None:
         _report_failure(array, runs, failure, as_json=as_json)
         interrupted = isinstance(failure, KeyboardInterrupt)
@@ -123,7 +125,9 @@ def _require_few_conditions(after: Sequence[Dependency], count: int) -> None:
         )
 
 
-def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Failure | None]:
+def _hand_over_all(
+    array: _Array, passed: Passed, counted: Callable[[object], None]
+) -> tuple[list[RunFolder], Failure | None]:
     """Return the run folders of what was submitted, and what kept the rest from it."""
     runs: list[RunFolder] = []
     submissions: list[Submission] = []
@@ -144,22 +148,8 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Fail
             return runs, error
         runs.append(run)
         submissions.append(submission)
-        _count(len(runs), len(array.plans))
+        counted(submission)
     return runs, None
-
-
-def _start_ready(runs: Sequence[RunFolder]) -> None:
-    """Start what can start at once of jobs that a client has to start."""
-    queued = [job for job in load_jobs(runs) if is_queued(job)]
-    if queued:
-        start_due(queued)
-
-
-def _count(done: int, of: int) -> None:
-    """Show on a terminal how far it is; hundreds of jobs take a while."""
-    if console.use_colour(sys.stderr) and of > _SHOWN_FIRST:
-        sys.stderr.write(f"\r{done} of {of} submitted" if done < of else "\r\033[K")
-        sys.stderr.flush()
 
 
 def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:

@@ -13,7 +13,6 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, explained
 from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
-from clusterkit.cli.nodes import preflight_report as output
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.launch.options import rows_of
 from clusterkit.preflight.request import PreflightOptions
@@ -38,37 +37,39 @@ def preflight(
     verbose: bool = False,
     json: bool = False,
 ) -> None:
-    """Prove that every node is fit for a job, and name those that are not.
+    """Prove that every node is healthy, and name those that are not.
 
     Changes nothing on any node. `clusterkit explain checks` lists what is checked.
 
-    Exit code: 0 all fit, 1 some are not, 2 could not do it.
+    Exit code: 0 all healthy, 1 some are not, 2 could not do it.
     """
+    from clusterkit.cli.nodes import preflight_report as output
     from clusterkit.preflight.collect import checks_to_ask, checks_to_evaluate
     from clusterkit.preflight.evaluate import evaluate
     from clusterkit.preflight.text import drain_commands, require_slurm
 
     selected, ignored = (_words(f"--{name}", options.get(name)) for name in ("select", "ignore"))
-    places = output.Places(
-        bundle=save,
-        page=html,
-        hostfile=write_hostfile,
-        excluded=write_excluded,
-        metrics=prometheus,
-    )
+    asked = {
+        "--prometheus": prometheus,
+        "--html": html,
+        "--write-hostfile": write_hostfile,
+        "--write-excluded": write_excluded,
+        "--save": save,
+    }
+    places = {flag: path for flag, path in asked.items() if path is not None}
     if "replay" in options:
         _refuse_beside_replay({**options, "save": save, "prometheus": prometheus})
         bundle = _replayed(Path(options["replay"]))
         if drain_command:
             require_slurm(bundle.job)
-        places.require()
+        output.require(places)
         chosen = checks_to_evaluate(selected, ignored, bundle)
     else:
         given = {**options, "select": selected, "env": _variables(options.get("env", ()))}
         chosen = checks_to_ask(selected, ignored, network="network" in options)
         bundle = _collected(PreflightOptions(**given), chosen, places, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict="strict" in options)
-    unwritten = places.fill(bundle, report)
+    unwritten = output.fill(places, bundle, report)
     if json:
         lines = {"drain_commands": tuple(drain_commands(report, bundle))} if drain_command else {}
         console.json_document({**report.document(), **lines})
@@ -84,10 +85,11 @@ def preflight(
 def _collected(
     options: PreflightOptions,
     checks: Sequence[Check],
-    places: output.Places,
+    places: Mapping[str, Path],
     *,
     to_drain: bool,
 ) -> Bundle:
+    from clusterkit.cli.nodes.preflight_report import require
     from clusterkit.config.load import load_settings
     from clusterkit.preflight.targets import aim, gather
     from clusterkit.preflight.text import require_slurm
@@ -99,8 +101,8 @@ def _collected(
     target = aim(options, spec)
     if to_drain:
         require_slurm(target.job)
-    places.require()
-    with output.counting(len(target.job.hosts)) as on_reply:
+    require(places)
+    with console.counting(len(target.job.hosts)) as on_reply:
         return gather(target, checks, on_reply=on_reply)
 
 
