@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clusterkit.cli.bench.report import allreduce_lines
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_args import state_text
-from clusterkit.cli.frame.main import EXIT_INTERRUPTED
+from clusterkit.cli.frame.job_args import exit_code_of, state_text
+from clusterkit.cli.frame.main import (
+    EXIT_COULD_NOT,
+    EXIT_FINDINGS,
+    EXIT_INTERRUPTED,
+    error_document,
+)
 from clusterkit.core import files
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.estimate.factors import calibration_file, load_calibration, save_calibration
+from clusterkit.estimate.query.answer import LOCAL
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.document import name_of
+from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import cancel
 from clusterkit.jobs.watch import wait as wait_for
-from clusterkit.observe.bench.allreduce.document import FILE, read_document
+from clusterkit.observe.bench.allreduce.answer import Answer, document, empty_document, learned
+from clusterkit.observe.bench.allreduce.document import FILE, read_document, read_result
 from clusterkit.observe.bench.allreduce.result import (
     Result,
     parse_operations,
@@ -92,12 +103,13 @@ def tell(job: Job) -> None:
 
 def run_job(
     options: Mapping[str, Any], arguments: Mapping[str, Any], *, dry_run: bool, as_json: bool
-) -> tuple[Job, Result | None]:
+) -> tuple[Job, Result]:
     """Submit the job, wait for its end, and return what it measured, perhaps only a part of it.
 
     Raises:
         UserError, RemoteError: it cannot be submitted.
-        typer.Exit: it was only to be shown, preflight refused it, or the user has interrupted it.
+        typer.Exit: it was only to be shown, preflight refused it, the user has interrupted it, or
+            it has measured nothing.
     """
     from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
     from clusterkit.jobs.submit.submit import ended_with_client, prepare, start_foreground
@@ -117,7 +129,10 @@ def run_job(
     console.note(f"  run folder  {run.path}")
     with ended_with_client(run):
         job = _wait(run, name)
-    return job, _result(job)
+    result = _result(job)
+    if result is None:
+        raise typer.Exit(_show_failure(job, as_json=as_json))
+    return job, result
 
 
 def _wait(run: RunFolder, name: str) -> Job:
@@ -131,11 +146,11 @@ def _wait(run: RunFolder, name: str) -> Job:
 
 
 def _result(job: Job) -> Result | None:
-    document = _kept(job)
-    if document is None:
+    written = _kept(job)
+    if written is None:
         return None
     try:
-        result = read_document(document)
+        result = read_document(written)
     except Unparsed as error:
         console.warn(f"{job.run.results / FILE}: {error}")
         return None
@@ -150,10 +165,10 @@ def _kept(job: Job) -> dict[str, Any] | None:
     """
     run, deadline = job.run, time.monotonic() + _LATE_S
     while True:
-        document = files.read_json(run.results / FILE) if FILE in listed(run.results) else None
-        whole = document is not None and document.get("complete") is True
+        written = files.read_json(run.results / FILE) if FILE in listed(run.results) else None
+        whole = written is not None and written.get("complete") is True
         if whole or job.status.state is not JobState.SUCCEEDED or time.monotonic() > deadline:
-            return document
+            return written
         fetch(run, job.submission)
         time.sleep(0.5)
 
@@ -192,3 +207,71 @@ def _check_slots(plan: LaunchPlan) -> None:
             "one slot has nobody to exchange anything with",
             hint="--nodes 2, or --gpus-per-node 2 to measure within a node",
         )
+
+
+def read(source: str, options: Mapping[str, Any]) -> Result:
+    """Return the result in a file, a run folder or, with `-`, on stdin."""
+    nodes, slots = (_number(flag, options.get(flag)) for flag in ("nodes", "gpus_per_node"))
+    if source == "-":
+        result = read_result(sys.stdin.buffer, source="standard input")
+    else:
+        path = Path(source)
+        if (kept := RunFolder(path).results / FILE).is_file():
+            path = kept
+        with files.explained(path, "read"), path.open("rb") as stream:
+            result = read_result(stream, source=source)
+    ranks = nodes * slots if nodes and slots else None
+    return result.on(ranks=ranks, node_count=nodes)
+
+
+def _number(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        name = flag.replace("_", "-")
+        raise UserError(f"--{name} {text}: with --from, one number", hint=f"--{name} 8")
+    return int(text)
+
+
+def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | None]:
+    """Write down what the result says of the links of a cluster; return where, or why not."""
+    try:
+        place = calibration_file(cluster or LOCAL, os.environ)
+        save_calibration(place, learned(found.result, found.fabric, before=load_calibration(place)))
+    except UserError as error:
+        return None, error  # what was measured is to be shown all the same
+    return place, None
+
+
+def show(found: Answer, job: Job | None, cluster: str | None, *, save: bool, as_json: bool) -> int:
+    """Print an answer, kept for estimates where that is asked for; return the exit code."""
+    result = found.result
+    kept, refused = _keep(found, cluster) if save else (None, None)
+    if as_json:
+        of_job = {"job": job and full_document_of(job), "calibration": kept}
+        error = {} if refused is None else {"error": error_document(refused)}
+        console.json_document({**document(found), **of_job, **error})
+    else:
+        console.say(*allreduce_lines(found))
+        if kept is not None:
+            console.say(f"kept for estimates: {kept}")
+        if job is not None and job.status.state is not JobState.SUCCEEDED:
+            tell(job)
+    if refused is not None:
+        console.error(str(refused))
+    wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
+    code = exit_code_of(job) if job is not None else 0
+    return code or wrong or (EXIT_COULD_NOT if refused is not None else 0)
+
+
+def _show_failure(job: Job, *, as_json: bool) -> int:
+    """Tell why a job has measured nothing, and return the exit code."""
+    if as_json:
+        about = {"job": full_document_of(job), "calibration": None}
+        console.json_document({**empty_document(), **about})
+    tell(job)
+    if job.status.state is JobState.SUCCEEDED:
+        console.error(
+            f"the job succeeded and left no result\nhint: clusterkit logs {name_of(job)} shows why"
+        )
+    return exit_code_of(job) or EXIT_COULD_NOT

@@ -10,7 +10,6 @@ from clusterkit.core.text import table, wrapped
 from clusterkit.observe.bench.allreduce.answer import Answer
 from clusterkit.observe.bench.allreduce.result import (
     LeftOut,
-    Measured,
     Operation,
     Result,
     size_in_words,
@@ -46,7 +45,8 @@ def allreduce_lines(found: Answer) -> Iterator[str]:
     """Yield the lines of an answer."""
     result = found.result
     yield from _headline(result)
-    unit, scale = _unit(result)
+    best = max((one.busbw or one.algbw for one in result.measured), default=0.0)
+    unit, scale = ("GB/s", 1e9) if best >= 1e9 else ("MB/s", 1e6)
     for op in result.operations:
         yield ""
         yield from _table(result, op, unit, scale)
@@ -70,11 +70,6 @@ def _headline(result: Result) -> Iterator[str]:
     yield from wrapped(console.bold(ranks) + names)
     what = ", ".join(filter(None, (result.backend, result.device, *result.versions)))
     yield from wrapped(f"{what}; measured by {result.source}")
-
-
-def _unit(result: Result) -> tuple[str, float]:
-    best = max((one.busbw or one.algbw for one in result.measured), default=0.0)
-    return ("GB/s", 1e9) if best >= 1e9 else ("MB/s", 1e6)
 
 
 def _table(result: Result, op: Operation, unit: str, scale: float) -> Iterator[str]:
@@ -122,7 +117,7 @@ def _summary(found: Answer, op: Operation) -> Iterator[str]:
         )
         if share < _SLOW <= (assumption.share if assumption is not None else 1.0):
             yield from _labelled("", _advice(result))
-    if _is_unsteady(large):
+    if large.fastest and large.slowest and large.fastest > _UNSTEADY * large.slowest:
         yield from _labelled(
             "unsteady", "repeats of the largest message differ: others use the nodes or the network"
         )
@@ -138,12 +133,6 @@ def _advice(result: Result) -> str:
         "NCCL_DEBUG=INFO shows the adapters and the path it takes; "
         "clusterkit preflight --network compares each two nodes"
     )
-
-
-def _is_unsteady(one: Measured) -> bool:
-    if one.fastest is None or one.slowest is None:
-        return False
-    return one.fastest > _UNSTEADY * one.slowest
 
 
 def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[str]:

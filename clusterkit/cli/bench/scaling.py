@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterkit.estimate.machines.interconnects import Network
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
-    from clusterkit.observe.bench.scaling.result import Cause, Ladder, Row, Scaling, SizedJob
+    from clusterkit.observe.bench.scaling.result import Cause, Ladder, Row, Scaling, Size
 
     Causes = Mapping[int, tuple[Cause, ...]]
 
@@ -113,8 +113,8 @@ def _run(
     from clusterkit.observe.bench.scaling.measure import measure
     from clusterkit.observe.bench.scaling.result import Scaling, in_words
 
-    def started(job: SizedJob, run: RunFolder) -> None:
-        console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
+    def started(size: Size, run: RunFolder) -> None:
+        console.note(f"{in_words(jobs.by, size.count)}: {run.path}")
 
     rows: list[Row] = []
     failure: ClusterkitError | None = None

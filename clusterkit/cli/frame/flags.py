@@ -22,6 +22,13 @@ def option(flags: str, help_text: str, metavar: str | None = None, **more: Any) 
     return typer.Option(*flags.split(), help=help_text, metavar=metavar, show_default=False, **more)
 
 
+def group(help_text: str) -> typer.Typer:
+    """Return what holds the verbs below a verb."""
+    return typer.Typer(
+        help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+
+
 def with_flags(
     verb: Verb, flags: Sequence[inspect.Parameter], gather: Callable[[Mapping[str, Any]], Any]
 ) -> Verb:

@@ -131,30 +131,30 @@ def _end_line(built: Built) -> str:
 def _listener(*, verbose: bool) -> Iterator[OnProgress]:
     """Show each step on stderr as it ends; on a terminal also the one that runs."""
     if not sys.stderr.isatty() or verbose:
-        yield lambda name, news: _tell(name, news, verbose=verbose)
+        yield lambda name, progress: _tell(name, progress, verbose=verbose)
         return
     from rich.console import Console
     from rich.markup import escape
 
     with Console(stderr=True).status("building") as status:
 
-        def show(name: str, news: Step | str) -> None:
-            if isinstance(news, str):
+        def show(name: str, progress: Step | str) -> None:
+            if isinstance(progress, str):
                 return
-            if news.state == "running":
-                status.update(escape(f"{name}  {_short(news.name)}"))
-            _tell(name, news, verbose=False)
+            if progress.state == "running":
+                status.update(escape(f"{name}  {_short(progress.name)}"))
+            _tell(name, progress, verbose=False)
 
         yield show
 
 
-def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
-    if isinstance(news, str):
+def _tell(name: str, progress: Step | str, *, verbose: bool) -> None:
+    if isinstance(progress, str):
         if verbose:
-            console.note(f"{name}  {news}")
-    elif not verbose and news.state not in {"running", "failed"} and not news.internal:
-        how = "cached" if news.state == "cached" else f"{news.seconds:.1f} s"
-        console.note(console.dim(f"{name}  {_short(news.name)}  {how}"))
+            console.note(f"{name}  {progress}")
+    elif not verbose and progress.state not in {"running", "failed"} and not progress.internal:
+        how = "cached" if progress.state == "cached" else f"{progress.seconds:.1f} s"
+        console.note(console.dim(f"{name}  {_short(progress.name)}  {how}"))
 
 
 def _short(text: str, width: int = 56) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.images.build import build, prove_images
 from clusterkit.cli.images.distribute import distribute
@@ -43,12 +43,7 @@ from clusterkit.images.locks import (
     versions,
 )
 
-app = typer.Typer(
-    help="Build the images that jobs run in, prove them, and keep them in order.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = group("Build the images that jobs run in, prove them, and keep them in order.")
 _COLOURS = {"built": "green", "older": "yellow", "not built": "white", "no lock": "white"}
 _COLOURS["unknown"] = "yellow"
 

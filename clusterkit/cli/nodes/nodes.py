@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from clusterkit.core.model import ClusterSpec
     from clusterkit.transport.sync.virtualenv import Prepared
 
-app = typer.Typer(
-    help="Make machines reached by SSH ready for jobs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = group("Make machines reached by SSH ready for jobs.")
 
 _COLOURS = {"up to date": "green", "ready": "green", "failed": "red"}
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.flags import JsonFlag, explained, group
 
 if TYPE_CHECKING:
     from clusterkit.config.settings import Settings
     from clusterkit.core.errors import Problem
     from clusterkit.core.model import ClusterSpec
 
-app = typer.Typer(
-    help="Show the configuration, and where it came from.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = group("Show the configuration, and where it came from.")
 
 Row = tuple[str, str, str]
 """Key, value and origin."""

@@ -27,7 +27,7 @@ from clusterkit.jobs.submit.submit import start
 from clusterkit.jobs.watch import cancel
 from clusterkit.observe.bench.scaling.measure import MeasureOptions, measure
 from clusterkit.observe.bench.scaling.rates import Bounds
-from clusterkit.observe.bench.scaling.result import Ladder, SizedJob, ladder
+from clusterkit.observe.bench.scaling.result import Ladder, Size, ladder
 
 SCRIPT = """
 import os, sys, time
@@ -186,8 +186,8 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
         time.sleep(6)  # the yardstick is taken, and more than that
         cancel(run)
 
-    def started(job: SizedJob, run: RunFolder) -> None:
-        if job.size.count == 2:
+    def started(size: Size, run: RunFolder) -> None:
+        if size.count == 2:
             enders.append(threading.Thread(target=end, args=(run,)))
             enders[-1].start()
 
@@ -234,7 +234,7 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         bounds=Bounds(warmup=1), timeout_s=60, global_batch=False, command_line=("this", "test")
     )
     with pytest.raises(KeyboardInterrupt):
-        next(measure(jobs, measuring, callbacks=LISTENER, started=lambda job, run: None))
+        next(measure(jobs, measuring, callbacks=LISTENER, started=lambda size, run: None))
     assert bench.states() == [JobState.CANCELLED]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.submit.preflight import SubmitCallbacks
-from clusterkit.jobs.submit.submit import ended_with_client, start_foreground
+from clusterkit.jobs.submit.submit import Prepared, ended_with_client, start_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch, cancel
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, NodeWatch
 from clusterkit.observe.bench.scaling.rates import (
@@ -26,7 +26,7 @@ from clusterkit.observe.bench.scaling.rates import (
     rates,
     stalled,
 )
-from clusterkit.observe.bench.scaling.result import Ladder, Row, SizedJob
+from clusterkit.observe.bench.scaling.result import Ladder, Row, Size
 from clusterkit.observe.throughput import LINE
 
 _SILENT = "it printed no line that tells its throughput"
@@ -69,7 +69,7 @@ def measure(
     options: MeasureOptions,
     *,
     callbacks: SubmitCallbacks,
-    started: Callable[[SizedJob, RunFolder], None],
+    started: Callable[[Size, RunFolder], None],
 ) -> Iterator[Row]:
     """Yield what came of each size, smallest first; a run that goes on is ended before the next.
 
@@ -77,45 +77,40 @@ def measure(
     interrupted, the job that runs is ended.
     """
     silent = False
-    for job in ladder.jobs:
-        row = _untried(job) if silent else _measured(job, options, callbacks, started)
+    for size, prepared in ladder.jobs.items():
+        if silent:
+            why = "the smaller run told no throughput"
+            slots = prepared.plan.processes
+            row = Row(size=size, slots=slots, state="not tried", problem=why)
+        else:
+            row = _measured(size, prepared, options, callbacks, started)
         yield row
         silent = silent or row.problem == _SILENT
 
 
-def _untried(sized: SizedJob) -> Row:
-    return Row(
-        size=sized.size,
-        slots=sized.prepared.plan.processes,
-        state="not tried",
-        problem="the smaller run told no throughput",
-    )
-
-
 def _measured(
-    sized: SizedJob,
+    size: Size,
+    prepared: Prepared,
     options: MeasureOptions,
     callbacks: SubmitCallbacks,
-    started: Callable[[SizedJob, RunFolder], None],
+    started: Callable[[Size, RunFolder], None],
 ) -> Row:
-    slots = sized.prepared.plan.processes
     try:
         plan, run, submission = start_foreground(
-            sized.prepared,
-            callbacks=callbacks,
-            command_line=options.command_line,
+            prepared, callbacks=callbacks, command_line=options.command_line
         )
     except ClusterkitError as error:
-        return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
+        slots = prepared.plan.processes
+        return Row(size=size, slots=slots, state="refused", problem=str(error))
     with ended_with_client(run):
         try:
-            started(sized, run)
+            started(size, run)
             look = _look(plan, run, submission.job_id, options)
         finally:
             # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
             ended = cancel(run)
     look.job = ended if not look.job.status.state.final else look.job
-    return _row(sized, run, look, options)
+    return _row(size, prepared.plan, run, look, options)
 
 
 def _look(plan: LaunchPlan, run: RunFolder, job_id: str | None, options: MeasureOptions) -> _Look:
@@ -154,8 +149,7 @@ def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOption
         time.sleep(RESULTS_EVERY_S)
 
 
-def _row(sized: SizedJob, run: RunFolder, look: _Look, options: MeasureOptions) -> Row:
-    plan, status = sized.prepared.plan, look.job.status
+def _row(size: Size, plan: LaunchPlan, run: RunFolder, look: _Look, options: MeasureOptions) -> Row:
     readings, warmup = look.log.readings, options.bounds.warmup
     seen = counted(readings, warmup, skip=look.skip)
     if not seen.readings:  # the run was short
@@ -163,11 +157,11 @@ def _row(sized: SizedJob, run: RunFolder, look: _Look, options: MeasureOptions) 
     found = rates(seen, slots=plan.processes, global_batch=options.global_batch)
     mistake = _mistake(look, seen, run, options, measured=bool(found))
     return Row(
-        size=sized.size,
+        size=size,
         slots=plan.processes,
         job_id=look.job.submission.job_id,
         run_dir=str(run.path),
-        state=status.state.value,
+        state=look.job.status.state.value,
         rates={} if mistake else found,
         steps=seen.steps,
         step_s=seen.step_s,
@@ -222,9 +216,6 @@ def _how_it_failed(job: Job) -> str:
     code = f" (exit {status.exit_code})" if status.exit_code else ""
     how = "failed" if status.state is JobState.FAILED else f"ended as {status.state.value}"
     text = f"the job {how}{code}" + (f": {status.reason}" if status.reason else "")
-    last = _last_line(failure.message or "", failure.tail) if failure else ""
+    lines = (failure.message or "", *reversed(failure.tail)) if failure else ()
+    last = next((line.strip() for line in lines if line.strip()), "")
     return f"{text}\n{last}" if last else text
-
-
-def _last_line(message: str, tail: Sequence[str]) -> str:
-    return next((line.strip() for line in (message, *reversed(tail)) if line.strip()), "")

@@ -270,21 +270,13 @@ def in_words(by: By, count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizedJob:
-    """The job at one size."""
-
-    size: Size
-    prepared: Prepared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
     """The job at all its sizes, from the smallest to the largest."""
 
     by: By
     plan: LaunchPlan
     """At its full size."""
-    jobs: tuple[SizedJob, ...]
+    jobs: Mapping[Size, Prepared]
 
 
 def ladder(request: JobRequest, *, by: str | None, at: str | None) -> Ladder:
@@ -305,10 +297,11 @@ def ladder(request: JobRequest, *, by: str | None, at: str | None) -> Ladder:
         plan = request.plan()
     chosen = chosen_by(by, plan)
     sizes = sizes_of(plan, chosen, counts)
-    jobs = tuple(SizedJob(size=size, prepared=prepare(_at(request, size))) for size in sizes)
+    jobs = {size: prepare(_at(request, size)) for size in sizes}
+    largest = jobs[sizes[-1]].plan
     with request.placing():
-        executor_for(plan.cluster.kind).check_limits(jobs[-1].prepared.plan)
-    return Ladder(by=chosen, plan=jobs[-1].prepared.plan, jobs=jobs)
+        executor_for(plan.cluster.kind).check_limits(largest)
+    return Ladder(by=chosen, plan=largest, jobs=jobs)
 
 
 def _at(request: JobRequest, size: Size) -> JobRequest:
