@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.diagnose.job import Advice, JobDiagnosis
     from clusterkit.observe.diagnose.rules import Rule
-    from clusterkit.observe.diagnose.stacks import StackGroup, Stacks, Trouble
+    from clusterkit.observe.diagnose.stacks import Stacks, Trouble
     from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 
@@ -288,9 +288,9 @@ def show_stacks(run: RunFolder, *, as_json: bool) -> int:
 
 def _say_stacks(found: Stacks) -> None:
     for group in found.groups:
-        console.say(_who(group))
-        for frame in group.frames:
-            console.say(f"  {frame}")
+        ranks = f"rank{'s' * (len(group.ranks) > 1)} {fold_numbers(group.ranks)}"
+        console.say(f"{console.bold(ranks)}  {fold_set(group.nodes)}")
+        console.say(*(f"  {frame}" for frame in group.frames))
         if group.children:
             console.say(f"  below it: {', '.join(group.children)}")
     alike: dict[tuple[str, str], list[Trouble]] = {}
@@ -303,8 +303,3 @@ def _say_stacks(found: Stacks) -> None:
         console.warn(f"{nodes}: {first.message}")
         if first.hint:
             console.note(f"hint: {first.hint}")
-
-
-def _who(group: StackGroup) -> str:
-    ranks = f"rank{'s' * (len(group.ranks) > 1)} {fold_numbers(group.ranks)}"
-    return f"{console.bold(ranks)}  {fold_set(group.nodes)}"

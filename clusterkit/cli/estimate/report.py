@@ -49,7 +49,9 @@ def table(answer: Answer) -> Sequence[str]:
         if row.fits:
             rest = f"{span(row.speed.tokens_per_s_per_gpu):>16}  {row.speed.mfu.likely:>4.0%}"
         else:
-            rest = _shortened("largest: ", _largest(row.memory), _WIDTH - len(start))
+            rest = f"largest: {_largest(row.memory)}"
+            if len(start + rest) > _WIDTH:
+                rest = rest.removeprefix("largest: ")
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
     lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>10}")
@@ -63,10 +65,6 @@ def _largest(memory: Memory) -> str:
     if memory.lacks_ram:
         return f"RAM of a node, {gb(memory.host_bytes)}"
     return f"{memory.binding.name.partition(' (')[0]}, {gb(memory.binding.bytes)}"
-
-
-def _shortened(prefix: str, text: str, room: int) -> str:
-    return prefix + text if len(prefix + text) <= room else text
 
 
 def advice(answer: Answer) -> Sequence[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -78,13 +77,9 @@ def _pages() -> Iterator[Topic]:
     for page in text.split("\n## ")[1:]:
         head, *parts = page.strip().split("\n\n")
         name, summary = head.split("\n")
-        laid_out = "\n\n".join(_laid_out(part, values) for part in parts)
-        yield Topic(name=name, summary=summary, text=laid_out)
-
-
-def _laid_out(part: str, values: Mapping[str, str]) -> str:
-    alone = re.fullmatch(r"\{([\w-]+)\}", part)
-    return values[alone[1]] if alone else filled(part.format_map(values))
+        tables = {f"{{{value}}}": text for value, text in values.items()}
+        laid_out = [tables.get(part) or filled(part.format_map(values)) for part in parts]
+        yield Topic(name=name, summary=summary, text="\n\n".join(laid_out))
 
 
 def _values() -> Mapping[str, str]:

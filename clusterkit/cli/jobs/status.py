@@ -102,7 +102,8 @@ def _list(
         jobs = load_jobs(runs)
         if cluster is not None:
             _check_cluster(cluster, jobs)
-        jobs = [job for job in jobs if _matches(job, states, cluster)]
+            jobs = [job for job in jobs if job.submission.cluster == cluster]
+        jobs = [job for job in jobs if not states or job.status.state in states]
         total = len(jobs)
         jobs = jobs[-limit:] if limit else jobs
     else:
@@ -136,12 +137,6 @@ def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
 
 
-def _matches(job: Job, states: frozenset[JobState], cluster: str | None) -> bool:
-    return (not states or job.status.state in states) and (
-        cluster is None or job.submission.cluster == cluster
-    )
-
-
 def _check_cluster(name: str, jobs: Iterable[Job]) -> None:
     """Refuse a cluster that neither the configuration nor any job knows.
 
@@ -170,17 +165,12 @@ def _table(jobs: list[Job]) -> None:
     room = max(8, shutil.get_terminal_size().columns - len(first) - 4)
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
-        console.say(f"{line}  {cut(_named(job), room)}")
+        array = f" ({job.submission.array})" if job.submission.array else ""
+        console.say(f"{line}  {cut(f'{job.submission.name}{array}', room)}")
 
 
 def _when(job: Job) -> datetime:
     return datetime.fromtimestamp(job.submission.submitted_at, tz=UTC).astimezone()
-
-
-def _named(job: Job) -> str:
-    """Return the name of a job, with its array where it is one of many."""
-    array = job.submission.array
-    return f"{job.submission.name} ({array})" if array else job.submission.name
 
 
 def _describe(job: Job) -> None:
@@ -218,15 +208,12 @@ def endings(results: Iterable[NodeResult]) -> list[str]:
         how = result.unfit or result.reason
         alike.setdefault((result.exit_code, how), []).append(result)
     rows = []
-    for (code, reason), nodes in sorted(alike.items(), key=lambda item: _badness(*item[0])):
+    # Success first, then those that others brought down, then those that failed alone.
+    for code, reason in sorted(alike, key=lambda how: (how[0] != 0, how[1] is None, how[0])):
+        nodes = alike[code, reason]
         names = hostlist.fold_set(node.node for node in nodes)
         why = f" ({reason})" if reason else ""
         seconds = max(node.ended_at - node.started_at for node in nodes)
         rows.append((names, f"exit {code}{why} after {seconds:.0f} s"))
     width = min(40, max((len(names) for names, _ in rows), default=0))
     return [f"{names:<{width}}  {how}" for names, how in rows]
-
-
-def _badness(code: int, reason: str | None) -> tuple[bool, bool, int]:
-    """Sort success first, then those that others brought down, then those that failed alone."""
-    return code != 0, reason is None, code

@@ -39,10 +39,12 @@ def lint_env(
 
     Exit code 1 if there is a warning or a failure. `clusterkit explain ID` explains a finding.
     """
+    from clusterkit.config.load import load_settings
     from clusterkit.preflight.env_lint import lint
 
     sources = _sources(file, as_)
-    findings = lint(sources, allowed=(*(allow or ()), *_allowed_by_site(cluster)))
+    of_site = load_settings(cluster=cluster).cluster(cluster).allowed_env
+    findings = lint(sources, allowed=(*(allow or ()), *of_site))
     if json:
         notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
         console.json_document({"findings": findings, "notes": notes})
@@ -91,13 +93,6 @@ def _here() -> tuple[Source, ...]:
             if path.is_file()
         ),
     )
-
-
-def _allowed_by_site(cluster: str | None) -> tuple[str, ...]:
-    from clusterkit.config.load import load_settings
-
-    settings = load_settings(cluster=cluster)
-    return settings.cluster(cluster).allowed_env
 
 
 def _print(findings: Sequence[LintFinding], sources: Sequence[Source], *, verbose: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterkit.core.findings import Verdict
@@ -173,34 +173,23 @@ def _host(rates: NodeRates) -> Iterator[tuple[Verdict, str]]:
 
 def document_of(snapshot: Snapshot) -> dict[str, Any]:
     """Return all that is known; figures that are not known are null."""
+    job = snapshot.job
     return {
         "at": snapshot.at,
         "cluster": snapshot.cluster,
-        "job": _job_row(snapshot.job) if snapshot.job is not None else None,
+        "job": job
+        and {
+            "job_id": job.job_id,
+            "name": job.name,
+            "state": job.state,
+            "throughput": job.speed and {**asdict(job.speed), "node_rank": job.speed_of},
+        },
         "nodes": [_node_row(snapshot, node) for node in snapshot.nodes],
         "unasked": snapshot.unasked,
         "remarks": [
             {"verdict": one.verdict, "nodes": one.nodes, "summary": one.text}
             for one in warnings_of(snapshot)
         ],
-    }
-
-
-def _job_row(job: JobNow) -> dict[str, Any]:
-    speed = job.speed
-    speed_document = {
-        "rate": speed.rate,
-        "unit": speed.unit,
-        "step": speed.step,
-        "average": speed.average,
-        "per_slot": speed.per_slot,
-        "node_rank": job.speed_of,
-    } if speed is not None else None  # fmt: skip
-    return {
-        "job_id": job.job_id,
-        "name": job.name,
-        "state": job.state,
-        "throughput": speed_document,
     }
 
 
@@ -253,8 +242,7 @@ def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:
 
 
 def _link_rows(links: tuple[Traffic, ...]) -> list[dict[str, Any]]:
-    names = ("name", "received_bytes_per_s", "sent_bytes_per_s", "errors_per_s")
-    return [{key: _rounded(value) for key, value in _picked(one, names).items()} for one in links]
+    return [{key: _rounded(value) for key, value in asdict(one).items()} for one in links]
 
 
 def _picked(value: object, names: Iterable[str]) -> dict[str, Any]:

@@ -114,8 +114,12 @@ def of_cluster(cluster: ClusterSpec, options: PreflightOptions) -> Subject:
     nodes = tuple(node for node in nodes if node not in asleep)
     if via == "local":
         part = Part(nodes=nodes, transport=by_shell())
+    elif via == "srun":
+        wait_s = round(_CONNECT_S)
+        transport = by_srun(cluster, name=_STEP, margin_s=_MARGIN_S, immediate_s=wait_s)
+        part = Part(nodes=nodes, transport=transport)
     else:
-        part = _srun(nodes, cluster) if via == "srun" else _ssh(nodes, cluster)
+        part = _ssh(nodes, cluster)
     return Subject(
         cluster=cluster.name,
         parts=(part,) if nodes else (),
@@ -197,9 +201,3 @@ def _ssh(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
 
 def _step(nodes: tuple[str, ...], job_id: str | None) -> Part:
     return Part(nodes=nodes, transport=by_step(job_id, name=_STEP, margin_s=_MARGIN_S))
-
-
-def _srun(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
-    wait_s = round(_CONNECT_S)
-    transport = by_srun(cluster, name=_STEP, margin_s=_MARGIN_S, immediate_s=wait_s)
-    return Part(nodes=nodes, transport=transport)
