@@ -86,7 +86,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
     except KeyboardInterrupt:
         name = name_of(load_job(run))
         console.note(
-            f"\n{name} goes on\n  come back  clusterkit logs -f {name}\n"
+            f"\n{name} is still running\n  come back  clusterkit logs -f {name}\n"
             f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED

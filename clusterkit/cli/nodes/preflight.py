@@ -113,7 +113,7 @@ def _replayed(folder: Path) -> Bundle:
     bundle = read_bundle(folder)
     if bundle.written_by != __version__:
         console.note(
-            f"{folder} was written by clusterkit {bundle.written_by}, judged by {__version__}"
+            f"{folder} was written by clusterkit {bundle.written_by}, evaluated by {__version__}"
         )
     return bundle
 

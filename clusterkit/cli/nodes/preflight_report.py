@@ -68,7 +68,7 @@ def _write(flag: str, path: Path, bundle: Bundle, report: Report) -> None:
         case "--save":
             write_bundle(path, bundle)
             again = f"clusterkit preflight --replay {path}"
-            console.note(f"bundle       {path}  (judge it again: {again})")
+            console.note(f"bundle       {path}  (evaluate it again: {again})")
         case "--html":
             from clusterkit.preflight.html import page
 
