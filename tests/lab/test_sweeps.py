@@ -19,11 +19,16 @@ from tests.helpers.lab_jobs import await_true
 pytestmark = pytest.mark.lab
 
 TRAIN = """\
-import sys, time
+import os, sys, time
 print("value", sys.argv[1], flush=True)
-time.sleep(float(sys.argv[2]))
+if sys.argv[2] == "go":
+    while not os.path.exists("go"):
+        time.sleep(0.1)
+else:
+    time.sleep(float(sys.argv[2]))
 sys.exit(int(sys.argv[3]))
 """
+"""Lasts so many seconds, or until the test has written the file `go`."""
 ONE = ("--framework", "env", "--gpus-per-node", "1", "--preflight", "off")
 SLURM = ("--cluster", "lab", *ONE)
 SSH = ("--cluster", "rack", *ONE)
@@ -31,6 +36,7 @@ SSH = ("--cluster", "rack", *ONE)
 
 @pytest.fixture
 def script(desk: Desk) -> str:
+    (desk.folder / "go").unlink(missing_ok=True)
     return desk.write("train.py", TRAIN)
 
 
@@ -76,7 +82,7 @@ def test_slurm_runs_no_more_of_an_array_than_its_limit(desk: Desk, script: str) 
 
 
 def test_slurm_starts_jobs_by_how_the_one_before_has_ended(desk: Desk, script: str) -> None:
-    name = submit(desk, *SLURM, script, "x", "3", "5")["job_id"]
+    name = submit(desk, *SLURM, script, "x", "go", "5")["job_id"]
     after = {
         how: submit(desk, *SLURM, "--after", f"{name}:{how}", script, how, "0", "0")
         for how in ("ok", "any", "fail")
@@ -86,6 +92,7 @@ def test_slurm_starts_jobs_by_how_the_one_before_has_ended(desk: Desk, script: s
         "pending",
         f"after {name} has succeeded",
     )
+    desk.write("go", "")
     assert ending(desk, name)[0] == "failed"
     why = "and it was to run after its success"
     first = after["ok"]["job_id"]
@@ -126,7 +133,7 @@ def test_over_ssh_an_array_uses_all_machines_and_keeps_its_limit(desk: Desk, scr
 
 
 def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script: str) -> None:
-    first = submit(desk, *SSH, script, "x", "4", "5")["job_id"]
+    first = submit(desk, *SSH, script, "x", "go", "5")["job_id"]
     never = submit(desk, *SSH, "--after", first, script, "y", "0", "0")
     then = submit(desk, *SSH, "--after", f"{first}:fail", script, "z", "0", "0")
     assert (never["state"], never["reason"]) == ("pending", f"after {first} has succeeded")
@@ -136,6 +143,7 @@ def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script:
         client.wait(2)
     client.kill()
     client.wait()
+    desk.write("go", "")
     followed = desk.clusterkit("logs", "-f", then["job_id"])
     assert (followed.returncode, followed.stdout) == (0, "value z\n")
     why = f"{first} failed, and it was to run after its success"
@@ -144,14 +152,21 @@ def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script:
 
 def test_jobs_of_an_array_wait_for_slots_that_others_hold(desk: Desk, script: str) -> None:
     words = ("--cluster", "rack", "--framework", "env", "--preflight", "off")
-    holder = submit(desk, *words, "--nodes", "3", script, "x", "6", "0")["job_id"]
+    holder = submit(desk, *words, "--nodes", "3", script, "x", "go", "0")["job_id"]
     await_true(lambda: desk.state(holder) == "running")
     array = submit(desk, *SSH, "--array", "s=1,2", script, "{s}", "0", "0")
     assert {job["state"] for job in array["jobs"]} == {"pending"}
-    done = desk.clusterkit("wait", array["array"])
-    assert done.returncode == 0, done.stderr
-    assert "waits: " in done.stderr
-    assert "slots 0,1 held by" in done.stderr
+    errors = desk.folder / "errors"
+    argv = [sys.executable, "-m", "clusterkit", "wait", array["array"]]
+    with errors.open("w") as stream:
+        client = desk.lab.popen(
+            "head", argv, cwd=desk.folder, env=desk.environment(), stderr=stream
+        )
+    await_true(lambda: "waits: " in errors.read_text())
+    desk.write("go", "")
+    client.communicate(timeout=90)
+    assert client.returncode == 0, errors.read_text()
+    assert "slots 0,1 held by" in errors.read_text()
     assert ending(desk, holder)[0] == "succeeded"
 
 
