@@ -72,6 +72,7 @@ def test_why_a_daemon_of_mpi_did_not_start_is_told(say: Say) -> None:
 
 
 CGROUP = "write '7' to '/sys/fs/cgroup/cpuset/slurm/cgroup.procs' failed: No space left on device"
+WATCHDOG = "[Rank 3] Watchdog caught collective operation timeout"
 TWICE = "rank 2 and rank 0 both on CUDA device 1000"
 
 
@@ -107,3 +108,24 @@ def test_some_gpus_are_fewer_than_were_asked_for_and_not_none(say: Say) -> None:
     asked = "x.MisconfigurationException: You requested gpu: [0, 1]\n But your machine only has: "
     assert cause(say(f"{asked}[0]\n")).rule == "gpus-too-few"
     assert cause(say(f"{asked}[]\n")).rule == "gpu-unseen"
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "rank"),
+    [
+        ("prterun noticed that process rank 5 with PID 7 on node n2 exited on signal 6 (Aborted).",
+         "process-aborted", 5),
+        ("n1:7:9 [0] include/socket.h:3 WARN Call to connect failed : Connection timed out",
+         "nccl-wrong-interface", None),
+        ("slurm_script: line 9: --steps: command not found", "line-not-continued", None),
+        (f"{WATCHDOG}: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=9) ran for 90 ms",
+         "timeout-too-short", 3),
+        ('  File "a.py", line 3, in f\npyarrow.lib.ArrowInvalid: offset overflow of arrays',
+         "exception-named", None),
+    ],
+)  # fmt: skip
+def test_who_and_what_a_line_names_is_told(
+    say: Say, line: str, rule: str, rank: int | None
+) -> None:
+    found = cause(say(line))
+    assert (found.rule, found.rank) == (rule, rank)
