@@ -155,7 +155,7 @@ def _launch(run: RunFolder, environment: dict[str, str]) -> Launched:
     write_task(run, job_id_of(run))
     log_path = run.submitit / "controller.log"
     log = files.open_for_append(log_path)
-    with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
+    with open(log, "ab") as stream, files.explained(log_path):  # noqa: PTH123 - a descriptor
         submit_journal.hand_over(run)
         controller = subprocess.Popen(
             [sys.executable, "-P", "-u", "-m", MODULE, str(run.path)],
