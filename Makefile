@@ -28,6 +28,8 @@ HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 PYTEST ?= -q --durations=25
 # what `make test` runs
 FIRST := not docker and not frameworks and (smoke or not lab and not train)
+# a job that a busy machine starved gets a second try, and the summary names it
+AGAIN := --reruns 1 -rR
 
 .PHONY: help
 help: ## List the targets
@@ -42,7 +44,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
-	pytest -n 3 $(PYTEST) -m '$(FIRST)' tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
 
 .PHONY: test-all
 test-all: ## Run `make test`, then all other tests of the practice cluster and of the Docker engine
@@ -52,12 +54,12 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 # One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
-	pytest -n 3 $(PYTEST) -m 'not docker and not frameworks and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not ($(FIRST))' tests
 	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) -m docker tests
+	pytest $(PYTEST) $(AGAIN) -m docker tests
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
