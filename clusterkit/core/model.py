@@ -368,6 +368,8 @@ class NodeResult:
     reason: Reason | None = None
     """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
     `preempted`, or `terminated` by somebody unknown."""
+    noticed: bool = False
+    """Whether the command was given SIGUSR1 or SIGUSR2: it may have given the job back itself."""
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
     lost: str | None = None

@@ -233,11 +233,13 @@ def _wrong_name(path: Path, opened: os.stat_result, trusted: Collection[int]) ->
 
 
 def _read_up_to(descriptor: int, most: int) -> bytes:
-    with os.fdopen(descriptor, "rb", closefd=False) as stream:
-        data = stream.read(most + 1)
-    if len(data) > most:
+    pieces, left = [], most + 1
+    while left and (piece := os.read(descriptor, min(left, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
         raise OSError(errno.EFBIG, f"it holds more than {most >> 20} MiB")
-    return data
+    return b"".join(pieces)
 
 
 def _strange_group(status: os.stat_result) -> str | None:

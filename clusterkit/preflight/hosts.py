@@ -77,7 +77,7 @@ def _of_file(file: Path) -> tuple[Host, ...]:
         use, most = "log in to what it lists", ownership.LARGEST
         source, text = str(file), read_own_text(file, use=use, hint=hint, most=most)
     if not text.strip():
-        raise UserError(f"{source} is empty: no hosts", hint="one host a line, as n1 slots=8")
+        raise UserError(f"{source} is empty: no hosts", hint="one host per line, as n1 slots=8")
     return parse(text, source=source).hosts
 
 

@@ -158,7 +158,8 @@ def _run_command(
             pid = _start(run, me, marker)
             watch = Watch(timeouts=timeouts, run=run, me=me, pid=pid, spared=spared)
             exit_code, reason = watch.until_end()
-    return explain(run, me, replace(result, exit_code=exit_code, reason=reason), since=since)
+    ended = replace(result, exit_code=exit_code, reason=reason, noticed=watch.passed_on)
+    return explain(run, me, ended, since=since)
 
 
 def _linger(run: RunFolder, seconds: float) -> None:

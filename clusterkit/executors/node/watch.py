@@ -70,6 +70,8 @@ class Watch:
         self.peer_code: int | None = None
         self.noticed = False
         """Whether the time limit has been announced."""
+        self.passed_on = False
+        """Whether the command was given a notice, on which it may give the job back by itself."""
         self.again_at: float | None = None
         """When this node gives the job back to Slurm, to be started again."""
         self.terminate_at: float | None = None
@@ -98,6 +100,7 @@ class Watch:
         if signum in TERMINATION:
             self._terminate(signum)
         elif signum in NOTICES:
+            self.passed_on = True
             _pass_on(signum, self.run.marker(self.me.rank))
             if signum is signal.SIGUSR2:
                 self._heed_notice()

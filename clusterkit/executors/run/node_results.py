@@ -232,9 +232,12 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
 
 
 def ended_well(run: RunFolder, submission: Submission, attempt: int) -> bool:
-    """Tell whether all nodes that this attempt needed have reported that they ended well."""
+    """Tell whether all nodes that this attempt needed have reported that they ended well.
+
+    One whose script was given a notice may have saved, given the job back and left: it has not.
+    """
     first = read_result(run, 0, attempt)
-    if first is None or first.exit_code:
+    if first is None or first.exit_code or first.noticed:
         return False  # each of perhaps 10,000 nodes asks, and need not read what the others wrote
     return attempts.succeeded(read_results(run, attempt).nodes, least=submission.tasks)
 

@@ -97,7 +97,7 @@ class RunFolder:
     told_slurm = _Place("told-slurm.json")
     """What Slurm was told of a job that waits to start again."""
     left_out = _Place("left-out")
-    """Nodes that later attempts do not use, one a line; absent where there are none."""
+    """Nodes that later attempts do not use, one per line; absent where there are none."""
     controller = _Place("controller.json")
     """The process that controls a local job."""
     agents = _Place("keepers")

@@ -44,6 +44,8 @@ _LOG_CALL = 64 * MIB
 """Of a job that runs: the rest comes the next time."""
 _LOG_MOST = 1 << 30
 """Of one node altogether; what is beyond it stays there."""
+_PIECE_MOST = MIB // 4
+"""Bytes of a log or result that a node sends at once."""
 _SMALL_CALL = 16 * MIB
 _SMALL_COST = 256
 """What a small file counts beside its bytes, so that there are not too many."""
@@ -182,12 +184,15 @@ class NodeFiles:
         answer, data = next_answer(helper)
         while isinstance(answer, Piece):
             path = relative(answer.file, node=self.node)
-            if path == self._log:
-                self._take_log(answer, data, log_end)
-            elif results and path.parts[0] == RESULTS:
-                self._take_result(path, answer, data)
-            else:
+            large = path == self._log or (results and path.parts[0] == RESULTS)
+            if large and len(data) > _PIECE_MOST:
+                raise self._nonsense("a piece longer than any that is sent")
+            if not large:
                 self._take_small(path, answer, data)
+            elif path == self._log:
+                self._take_log(answer, data, log_end)
+            else:
+                self._take_result(path, answer, data)
             answer, data = next_answer(helper)
         if results:
             self._note(answer)
@@ -209,6 +214,8 @@ class NodeFiles:
         asked = self._small
         if str(path) not in asked and not (len(path.parts) == 2 and path.parts[0] in asked):
             raise self._nonsense(f"a file that it was not asked for: {answer.file[:80]!r}")
+        if not answer.last:
+            raise self._nonsense("a small file in pieces")
         self._small_left -= len(data) + _SMALL_COST
         if self._small_left < 0:
             raise self._nonsense(f"more than {_SMALL_CALL // MIB} MiB of small files")

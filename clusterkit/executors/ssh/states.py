@@ -101,7 +101,7 @@ def _nodes_of(run: RunFolder) -> frozenset[str] | None:
 
 
 def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgent, Life]:
-    """Ask the nodes about node agents that have not written their end, once a node.
+    """Ask the nodes about node agents that have not written their end, once per node.
 
     Raises:
         UserError: ssh's configuration cannot be read.
@@ -233,7 +233,9 @@ def _cluster_of(runs: Collection[RunFolder]) -> ClusterSpec:
 
 def _given_up_last(run: RunFolder, agents: Sequence[NodeAgent]) -> list[NodeAgent]:
     """Return them with that of a node which the others have given up last: it hardly answers."""
-    first = node_results.first_failure(run, max((k.attempt for k in agents), default=0))
+    if not agents:
+        return []
+    first = node_results.first_failure(run, max(k.attempt for k in agents))
     gone = first.node if first is not None and first.lost is not None else None
     return sorted(agents, key=lambda agent: agent.node == gone)
 

@@ -59,7 +59,8 @@ def parse_names(value: str, *, plain: bool = False) -> NameList:
     names = []
     for word in filter(None, rest.split(",")):
         name, _, port = word.partition(":")
-        names.append((name, int(port) if re.fullmatch(r"[0-9]{1,3}", port) else None))
+        if name:  # NCCL takes no item without one
+            names.append((name, int(port) if re.fullmatch(r"[0-9]{1,3}", port) else None))
     return NameList(names=tuple(names), exact=exact, exclude=exclude)
 
 

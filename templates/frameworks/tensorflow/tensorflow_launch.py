@@ -18,7 +18,7 @@ import tensorflow_meeting
 def main():
     parser = argparse.ArgumentParser(description="start the processes of one node")
     parser.add_argument(
-        "--processes", type=int, help="one a slot, so many on all nodes together; else one a node"
+        "--processes", type=int, help="one per slot, so many on all nodes in all; else one per node"
     )
     for role in ("chief", "evaluator", "ps"):
         parser.add_argument(f"--{role}", type=int, default=0)

@@ -287,15 +287,15 @@ def fetch(request):
     folder = os.path.expanduser(request["folder"])
     have = request["have"]
     for name in listed(folder, request["small"]):
-        with suppress(FileNotFoundError):
-            sign, most = sign_of(os.stat(os.path.join(folder, name))), request["small_most"]
+        with suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as stream:
+            sign, most = sign_of(os.fstat(stream.fileno())), request["small_most"]
             if have.get(name) != sign:
-                send(folder, name, sign, max(0, sign[0] - most), most, piece=most)
+                send(stream, name, sign, max(0, sign[0] - most), most, piece=most)
     for name, offset in request["logs"].items():
-        with suppress(FileNotFoundError):
-            sign, most = sign_of(os.stat(os.path.join(folder, name))), request["logs_most"]
+        with suppress(FileNotFoundError), open(os.path.join(folder, name), "rb") as stream:
+            sign, most = sign_of(os.fstat(stream.fileno())), request["logs_most"]
             if offset < sign[0] and most:
-                send(folder, name, sign, offset, most)
+                send(stream, name, sign, offset, most)
     found = {"too_large": 0, "left_out": 0}
     for tree in request["trees"]:
         found = send_tree(folder, tree, have, request["tree_most"], request.get("part"))
@@ -317,20 +317,19 @@ def sign_of(about):
     return [about.st_size, about.st_mtime_ns]
 
 
-def send(folder, name, sign, offset, most, piece=PIECE):
-    """Send at most `most` bytes of a file from `offset` on, as it was when it had this `sign`."""
-    with open(os.path.join(folder, name), "rb") as stream:
-        about = os.fstat(stream.fileno())
-        end = min(sign[0], offset + most)
-        stream.seek(offset)
-        while True:
-            data = stream.read(min(piece, end - offset))
-            last = not data or offset + len(data) >= end
-            head = {"file": name, "offset": offset, "bytes": len(data), "last": last}
-            answer({**head, "mode": about.st_mode & 0o777, "sign": sign}, data)
-            offset += len(data)
-            if last:
-                return
+def send(stream, name, sign, offset, most, piece=PIECE):
+    """Send at most `most` bytes of an open file from `offset` on, as it was with this `sign`."""
+    mode = os.fstat(stream.fileno()).st_mode & 0o777
+    end = min(sign[0], offset + most)
+    stream.seek(offset)
+    last = False
+    while not last:
+        wanted = min(piece, end - offset)
+        data = stream.read(wanted)
+        last = len(data) < wanted or offset + len(data) >= end
+        head = {"file": name, "offset": offset, "bytes": len(data), "last": last}
+        answer({**head, "mode": mode, "sign": sign}, data)
+        offset += len(data)
 
 
 def send_tree(folder, tree, have, most, part):
@@ -352,7 +351,8 @@ def send_tree(folder, tree, have, most, part):
     for name, sign in found:
         if have.get(name) != sign:
             sent = part[2] if part and part[:2] == [name, sign] else 0
-            send(folder, name, sign, sent, sign[0])
+            with open(os.path.join(folder, name), "rb") as stream:
+                send(stream, name, sign, sent, sign[0])
     return {"too_large": 0, "left_out": unnamed}
 
 

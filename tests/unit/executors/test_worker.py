@@ -139,6 +139,24 @@ def test_a_job_that_slurm_lost_sight_of_and_that_ended_well_does_not_run_twice(
     assert ("again" in log(run)) is again
 
 
+def test_an_attempt_that_was_given_a_notice_may_have_given_the_job_back_itself(
+    run: RunFolder,
+) -> None:
+    submission = runfolder.Submission(
+        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=1, tasks=1,
+        framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    leaves = "import signal, sys; signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0)); "
+    leaves += "print('ready', flush=True); signal.pause()"
+    worker = start(run, f'{sys.executable} -c "{leaves}"')
+    wait_until(lambda: run.log(0).exists() and "ready" in log(run))
+    worker.send_signal(signal.SIGUSR2)
+    assert worker.wait(30) == 0
+    start(run, "echo again", CK_RESTART_COUNT="1").wait(20)
+    assert "again" in log(run)
+
+
 def test_environment_reaches_the_command_unchanged(run: RunFolder) -> None:
     value = 'it\'s "two" lines\nwith $HOME `x` ü \\ ,a=b*?[!'
     start(run, 'printf %s "$ODD"', ODD=value).wait(20)

@@ -58,3 +58,9 @@ def test_a_first_line_that_every_process_prints_begins_none(say: Say) -> None:
 def test_a_first_line_that_says_little_begins_none(say: Say, first: str) -> None:
     log = f"{first}\nKeyError: 'lr'\n{first}\nRuntimeError: Connection reset by peer\n"
     assert told(say(log)) == "python-exception 2"
+
+
+def test_a_first_line_that_stands_again_far_behind_any_failure_begins_a_run(say: Say) -> None:
+    filler = "loading the next part of the data set\n"
+    runs = f"{BEGINS}KeyError: 'lr'\n{filler * 20_000}{BEGINS}{filler * 20_000}ValueError: x\n"
+    assert told(say(runs)) == "python-exception 40004"

@@ -216,7 +216,7 @@ def _holds(settings: Settings, name: str, sign: str, value: str) -> bool:
         return False
     listed = value.lower().split(",")
     equal = any(
-        given == int(one) if one.isdecimal() else fnmatchcase(word(settings, name), one)
+        given == int(one) if value.isdecimal() else fnmatchcase(word(settings, name), one)
         for one in listed
     )
     return equal is (sign == "=")
