@@ -22,6 +22,7 @@ from tests.helpers.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, w
 from tests.helpers.lab_faults import mounted, wait_for_state
 from tests.helpers.lab_jobs import Cluster, await_true
 from tests.lab import Lab
+from tests.lab.lab import UNSCALED
 
 pytestmark = pytest.mark.lab
 
@@ -211,6 +212,7 @@ def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
 
 
 def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> None:
+    cluster.environment |= UNSCALED  # four seconds are the patience of the others otherwise
     run = running(cluster, "for k in 1 2 3 4 5 6 7 8 9; do echo $k; sleep 1; done")
     with link_down(cluster, "n3"):
         time.sleep(4)
