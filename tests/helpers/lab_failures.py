@@ -165,7 +165,7 @@ FAILURES = {
         "dist.barrier()\n"),
     ),
     "collective": Failure(
-        rule="collective-mismatch",
+        rule="collective-calls",
         rank=None,
         words=("--env", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
         script=_torch("dist.init_process_group('gloo', timeout=soon)\n"

@@ -181,6 +181,8 @@ class Finds:
         self._ignored = 0
         self.first = b""
         """The first line, where it tells that the program was started again."""
+        self.again = 0
+        """How often that line stands behind the last find so far."""
         self._begun = False
         self._job: str | None = None
         """The last that Slurm has ended."""
@@ -238,6 +240,7 @@ class Finds:
         What was found before it stands there again is of an earlier run; but where it does so
         before anything is found, or of ranks, more than one process prints it.
         """
+        times, self.again = times + self.again, 0
         found = (*self._hits.values(), *self._closing)
         if times and self._begun and found and all(hit.rank is None for hit in found):
             self._forget()

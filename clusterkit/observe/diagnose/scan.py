@@ -99,8 +99,8 @@ class Scanner:
                 finds.begun(flat.count(finds.first, counted, at))
             counted = at
             self._line(seen, raw, number, offset + at, finds)
-        if finds.first:  # it may stand behind the last of these lines, too
-            finds.begun(flat.count(finds.first, counted))
+        if finds.first:  # it counts where another find follows, which may be in the next chunk
+            finds.again += flat.count(finds.first, counted)
         finds.lines += chunk.count(b"\n")
         finds.size = offset + len(chunk)
 

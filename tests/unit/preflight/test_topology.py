@@ -461,7 +461,7 @@ def test_majority_of_each_pair() -> None:
         ("=^mlx5_1", ""),  # `^` has to come first
         ("mlx5", "mlx5_0 mlx5_1 mlx5_10"),
         (" mlx5_1", ""),
-        (":1,mlx5_1", "mlx5_1"),  # an item without a name is none
+        (":1,mlx5_1", "mlx5_1 mlx5_10"),  # an item without a name is none
     ],
 )
 def test_which_devices_nccl_takes(value: str, taken: str) -> None:
