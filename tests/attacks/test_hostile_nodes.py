@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.images.distribute.image_archive import ImageFacts
-from clusterkit.images.distribute.image_nodes import EngineFacts, look
+from clusterkit.images.archive import ImageFacts
+from clusterkit.images.nodes import EngineFacts, look
 from clusterkit.observe.diagnose.stacks import fold_stacks
 from clusterkit.transport.probe import PreflightJob, Probe, ReachProblem
 from clusterkit.transport.script import compose, new_token

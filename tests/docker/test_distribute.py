@@ -25,9 +25,8 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.images.distribute import image_nodes
-from clusterkit.images.distribute.distribute import Delivery, Outcome
-from clusterkit.images.distribute.image_archive import (
+from clusterkit.images import nodes as image_nodes
+from clusterkit.images.archive import (
     INSPECT,
     ImageFacts,
     chunks,
@@ -35,6 +34,7 @@ from clusterkit.images.distribute.image_archive import (
     save_image,
     size_of,
 )
+from clusterkit.images.distribute import Delivery, Outcome
 from tests.docker.engine import Engine, EngineError
 from tests.docker.hosts import engine_in, offer
 from tests.helpers.desk import Desk

@@ -18,7 +18,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.text import size_in_words
 
 if TYPE_CHECKING:
-    from clusterkit.images.distribute.distribute import Distributed, Outcome, Watch
+    from clusterkit.images.distribute import Distributed, Outcome, Watch
 
 _COLOURS = {"there already": "green", "sent": "green", "failed": "red"}
 _EVERY_S = 0.2
@@ -42,8 +42,8 @@ def distribute(
     To run it again is safe. Exit code 1 where a node does not have it in the end.
     """
     from clusterkit.config.load import load_settings
-    from clusterkit.images.distribute.distribute import Outcome, distribute_image, require_engines
-    from clusterkit.images.distribute.image_archive import find_image
+    from clusterkit.images.archive import find_image
+    from clusterkit.images.distribute import Outcome, distribute_image, require_engines
     from clusterkit.preflight.hosts import hosts_of
     from clusterkit.preflight.request import PreflightOptions
 
@@ -121,7 +121,7 @@ def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds:
 def _report(image: str, done: Iterable[Distributed]) -> None:
     """Print one line for all nodes of which the same is to be said, the worst last."""
     from clusterkit.core.hosts.hostlist import fold_set
-    from clusterkit.images.distribute.distribute import Outcome
+    from clusterkit.images.distribute import Outcome
 
     groups: dict[tuple[Outcome, int, str | None, str, str | None], list[Distributed]] = {}
     for one in done:

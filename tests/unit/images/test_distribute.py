@@ -8,15 +8,15 @@ import pytest
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
-from clusterkit.images.distribute import distribute
-from clusterkit.images.distribute.distribute import (
+from clusterkit.images import distribute
+from clusterkit.images.archive import ImageFacts
+from clusterkit.images.distribute import (
     Distributed,
     Outcome,
     distribute_image,
     require_engines,
 )
-from clusterkit.images.distribute.image_archive import ImageFacts
-from clusterkit.images.distribute.image_nodes import EngineFacts
+from clusterkit.images.nodes import EngineFacts
 
 IMAGE = ImageFacts(
     digest="sha256:ab", created="now", architecture="amd64", size=9, layers=("sha256:1",)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.images.distribute.image_archive import (
+from clusterkit.images.archive import (
     Archive,
     ImageFacts,
     chunks,

@@ -13,8 +13,8 @@ from pathlib import Path
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
 from clusterkit.core.text import cut
-from clusterkit.images.distribute import image_nodes
-from clusterkit.images.distribute.image_archive import (
+from clusterkit.images import nodes as image_nodes
+from clusterkit.images.archive import (
     Archive,
     ImageFacts,
     Range,
@@ -22,7 +22,7 @@ from clusterkit.images.distribute.image_archive import (
     save_image,
     size_of,
 )
-from clusterkit.images.distribute.image_nodes import EngineFacts
+from clusterkit.images.nodes import EngineFacts
 from clusterkit.transport.ssh.config import SshOptions
 from clusterkit.transport.ssh.session import Session, on_nodes
 

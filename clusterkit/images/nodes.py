@@ -16,7 +16,7 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.shell import quote
 from clusterkit.core.untrusted import whole
-from clusterkit.images.distribute.image_archive import (
+from clusterkit.images.archive import (
     INSPECT,
     LAYERS,
     ImageFacts,

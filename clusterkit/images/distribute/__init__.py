@@ -1,1 +1,0 @@
-"""Bring an image to the nodes: only the layers that they lack."""
