@@ -18,7 +18,7 @@ from clusterkit.core import commands
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
-from clusterkit.core.hosts import hostfile
+from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
@@ -183,7 +183,7 @@ def _hostfiles(
             if foreign is not None:
                 left_out.append(str(foreign))
                 continue
-            found[path] = hostfile.parse(read_text(path), source=str(path)).hosts
+            found[path] = hostfile_reader.parse(read_text(path), source=str(path)).hosts
         except (UserError, OSError):
             continue  # `clusterkit hostfile FILE` says what is wrong; here it is no find
     return found, tuple(left_out)

@@ -27,7 +27,7 @@ from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate
 from clusterkit.core import ownership, shell
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
-from clusterkit.core.hosts import hostfile
+from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.model import ClusterKind, ClusterSpec, Host
 
 LOCAL = "local"
@@ -309,7 +309,7 @@ class _Loader:
             text = read_own_text(
                 path, source=source, use=use, hint=hint, trusted=trusted, most=ownership.LARGEST
             )
-            read = hostfile.parse(text, source=source)
+            read = hostfile_reader.parse(text, source=source)
         except UserError as error:
             if any(problem.position is not None for problem in error.problems):
                 raise  # a place inside the hostfile says more than ours

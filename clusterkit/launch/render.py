@@ -11,7 +11,8 @@ from typing import Any
 from clusterkit.core import files
 from clusterkit.core.data import PEERS, read_template
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.core.hosts import hostfile
+from clusterkit.core.hosts.hostfile import Format
+from clusterkit.core.hosts.hostfile_writer import write
 from clusterkit.core.model import (
     PORT_STRIDE,
     ContainerPlan,
@@ -160,7 +161,7 @@ def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:
     named = zip(plan.node_names, plan.slots, strict=False)
     hosts = tuple(Host(name=name, slots=slots) for name, slots in named)
     # Of all formats the one that DeepSpeed, Horovod and Open MPI read alike.
-    return [RenderedFile(name="hostfile", text=hostfile.write(hosts, hostfile.Format.DEEPSPEED))]
+    return [RenderedFile(name="hostfile", text=write(hosts, Format.DEEPSPEED))]
 
 
 def _compose(plan: LaunchPlan) -> list[RenderedFile]:

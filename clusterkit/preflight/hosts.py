@@ -10,7 +10,8 @@ from clusterkit.core import ownership
 from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile import hosts_of_allocation, parse
+from clusterkit.core.hosts.hostfile_reader import parse
+from clusterkit.core.hosts.slots import hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, Host
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.transport.slurm_nodes import asleep_among, partition_nodes

@@ -12,16 +12,11 @@ from typing import Annotated
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, option
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.core.hosts.hostfile import (
-    Format,
-    filter_hosts,
-    hosts_of_allocation,
-    parse,
-    to_format,
-    write,
-)
-from clusterkit.core.hosts.hostfile.entries import MAX_SLOTS
+from clusterkit.core.hosts.hostfile import MAX_SLOTS, Format, to_format
+from clusterkit.core.hosts.hostfile_reader import parse
+from clusterkit.core.hosts.hostfile_writer import write
 from clusterkit.core.hosts.hostlist import expand
+from clusterkit.core.hosts.slots import filter_hosts, hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, Host
 
 Found = tuple[tuple[Host, ...], tuple[Problem, ...]]

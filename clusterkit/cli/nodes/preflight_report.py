@@ -11,7 +11,8 @@ from clusterkit.cli.frame import console
 from clusterkit.core import files
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile import Format, write
+from clusterkit.core.hosts.hostfile import Format
+from clusterkit.core.hosts.hostfile_writer import write
 from clusterkit.core.model import Host
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.report import Report

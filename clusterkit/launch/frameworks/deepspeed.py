@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from clusterkit.core.data import framework_files
 from clusterkit.core.errors import UserError
-from clusterkit.core.hosts.hostfile import filter_slots, pool_of_unnamed
+from clusterkit.core.hosts.slots import filter_slots, pool_of_unnamed
 from clusterkit.core.model import FILTERED, NodeCommand, Runtime, SlotFilter, Word
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, preset_text
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile import hosts_of_allocation
+from clusterkit.core.hosts.slots import hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import nodes_of

@@ -12,24 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.hosts.hostfile import (
-    Format,
-    HostFile,
-    assign_ranks,
-    filter_hosts,
-    filter_slots,
-    hosts_of_allocation,
-    parse,
-    slot_pool,
-    write,
-)
+from clusterkit.core.hosts.hostfile import Format, HostFile
+from clusterkit.core.hosts.hostfile_reader import parse
+from clusterkit.core.hosts.hostfile_writer import write
+from clusterkit.core.hosts.slots import filter_hosts, filter_slots, hosts_of_allocation
 from clusterkit.core.model import Host
 from tests.helpers.needs import lack
 from tests.helpers.paths import ROOT
 
 ORACLES = json.loads((ROOT / "tests" / "oracles" / "hostfiles.json").read_text("utf-8"))
 FILTER = ORACLES["deepspeed_filter"]
-HOROVOD = ORACLES["horovod_ranks"]
 
 
 def host(name: str, slots: int | None = None, **rest: Any) -> Host:
@@ -352,22 +344,6 @@ def test_horovod_reads_what_we_write(
     assert slots == {item.name: item.slots for item in hosts}
 
 
-@given(hosts=plain_hosts, data=st.data())
-def test_horovod_assigns_the_same_ranks(
-    horovod_hosts: Any, hosts: list[Host], data: st.DataObject
-) -> None:
-    hosts = list({item.name: item for item in hosts}.values())
-    size = data.draw(st.integers(1, sum(item.slots or 0 for item in hosts)))
-    infos = [horovod_hosts.HostInfo(item.name, item.slots) for item in hosts]
-    assert [
-        (r.host, r.rank, r.local_rank, r.cross_rank, r.size, r.local_size, r.cross_size)
-        for r in assign_ranks(hosts, size)
-    ] == [
-        (r.hostname, r.rank, r.local_rank, r.cross_rank, r.size, r.local_size, r.cross_size)
-        for r in horovod_hosts.get_host_assignments(infos, size, size)
-    ]
-
-
 filters = st.lists(
     st.builds(
         lambda name, slots: f"{name}:{','.join(map(str, slots))}" if slots else name,
@@ -397,7 +373,7 @@ def test_deepspeed_filters_alike(deepspeed_runner: Any, text: str, included: boo
     assert list(left.items()) == [(name, tuple(slots)) for name, slots in expected.items()]
 
 
-# Filters, ranks, allocations
+# Filters, allocations
 
 
 def pool_named(name: str) -> dict[str, tuple[int, ...]]:
@@ -420,7 +396,7 @@ def test_bad_filters(pool: str, include: str | None, exclude: str | None) -> Non
 
 def test_a_host_named_alone_means_all_its_slots() -> None:
     """DeepSpeed's issue 6671: there `--include w1` left nothing."""
-    pool = slot_pool([host("w0", 2), host("w1", 3)])
+    pool = {"w0": (0, 1), "w1": (0, 1, 2)}
     assert filter_slots(pool, include="w1") == {"w1": (0, 1, 2)}
     assert filter_slots(pool, include="w1@w1:0") == {"w1": (0, 1, 2)}
 
@@ -455,31 +431,6 @@ def test_ipv6_hosts_can_be_filtered() -> None:
     pool = {"fe80::1": (0, 1)}
     assert filter_slots(pool, include="fe80::1") == pool
     assert filter_slots(pool, include="fe80::1:1") == {"fe80::1": (1,)}
-
-
-def test_a_pool_needs_slots() -> None:
-    assert slot_pool([host("a"), host("b", 1)], 2) == {"a": (0, 1), "b": (0,)}
-    with pytest.raises(UserError, match="'a' are unknown"):
-        slot_pool([host("a")])
-
-
-@pytest.mark.parametrize(("hosts", "processes", "expected"), HOROVOD["accepted"])
-def test_assign_ranks(hosts: str, processes: int, expected: list[str]) -> None:
-    ranks = assign_ranks(parse(hosts).hosts, processes)
-    assert [
-        f"{r.host} {r.rank} {r.local_rank} {r.cross_rank} {r.size} {r.local_size} {r.cross_size}"
-        for r in ranks
-    ] == expected
-
-
-@pytest.mark.parametrize(("hosts", "processes"), HOROVOD["refused"])
-def test_too_few_slots(hosts: str, processes: int) -> None:
-    with pytest.raises(UserError):
-        assign_ranks(parse(hosts).hosts, processes)
-
-
-def test_one_rank_a_slot_by_default() -> None:
-    assert len(assign_ranks([host("a", 4), host("b", 4)])) == 8
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
-from clusterkit.core.hosts.hostfile import filter_slots
+from clusterkit.core.hosts.slots import filter_slots
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile.entries import (
+from clusterkit.core.hosts.hostfile import (
     KEYS,
     MAX_SLOTS,
     Format,

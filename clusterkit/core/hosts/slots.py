@@ -1,37 +1,18 @@
-"""The slots of hosts: chosen as by DeepSpeed's filters, ranked as by Horovod, told by Slurm."""
+"""The slots of hosts: chosen as by DeepSpeed's filters, and those of a Slurm allocation."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
 
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint
-from clusterkit.core.hosts.hostfile.entries import MAX_SLOTS, is_host_name
+from clusterkit.core.hosts.hostfile import MAX_SLOTS, is_host_name
 from clusterkit.core.hosts.hostlist import expand, parse_tasks_per_node
 from clusterkit.core.model import Host
 
 _UNKNOWN = -1
 """The one slot number of a host whose slots are unknown; no filter can name it."""
-
-
-def slot_pool(
-    hosts: Iterable[Host], default_slots: int | None = None
-) -> dict[str, tuple[int, ...]]:
-    """Return the slot numbers of every host, in the order of the hosts.
-
-    Raises:
-        UserError: the slots of a host are unknown and there is no default.
-    """
-    pool: dict[str, tuple[int, ...]] = {}
-    for host in hosts:
-        slots = host.slots if host.slots is not None else default_slots
-        if slots is None:
-            raise UserError(f"the slots of host {host.name!r} are unknown", hint="say --slots N")
-        pool[host.name] = tuple(range(slots))
-    return pool
 
 
 def filter_slots(
@@ -177,64 +158,6 @@ def _wrong_slot(number: str, host: str, slots: tuple[int, ...]) -> Problem | Non
     else:
         return None
     return Problem(message=message, hint=hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """One process: its place among all, on its host, and among those of equal local rank."""
-
-    host: str
-    rank: int
-    local_rank: int
-    cross_rank: int
-    size: int
-    local_size: int
-    cross_size: int
-
-
-def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[Rank, ...]:
-    """Return one `Rank` per process, hosts filled one after the other.
-
-    `processes` is the exact number of processes, None for one per slot. (Horovod's own static
-    launcher takes it for a minimum and starts one process per slot: horovod 0.28.1,
-    runner/gloo_run.py.)
-
-    Raises:
-        UserError: `processes` is less than 1 or more than the slots, or the slots of a host are
-            unknown.
-    """
-    capacity = {name: len(slots) for name, slots in slot_pool(hosts).items()}
-    size = sum(capacity.values()) if processes is None else processes
-    if size < 1:
-        raise UserError(f"{size} processes cannot be started", hint="ask for at least 1")
-    if size > sum(capacity.values()):
-        raise UserError(
-            f"{size} processes need {size} slots, and there are {sum(capacity.values())}",
-            hint="ask for fewer processes, or add hosts",
-        )
-    local_sizes: dict[str, int] = {}
-    left = size
-    for host, slots in capacity.items():
-        local_sizes[host] = min(slots, left)
-        left -= local_sizes[host]
-    cross_sizes = Counter(local for count in local_sizes.values() for local in range(count))
-    places = [(host, local) for host, count in local_sizes.items() for local in range(count)]
-    cross_ranks: Counter[int] = Counter()
-    ranks: list[Rank] = []
-    for rank, (host, local_rank) in enumerate(places):
-        ranks.append(
-            Rank(
-                host=host,
-                rank=rank,
-                local_rank=local_rank,
-                cross_rank=cross_ranks[local_rank],
-                size=size,
-                local_size=local_sizes[host],
-                cross_size=cross_sizes[local_rank],
-            )
-        )
-        cross_ranks[local_rank] += 1
-    return tuple(ranks)
 
 
 _NODES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")

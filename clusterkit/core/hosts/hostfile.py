@@ -1,5 +1,10 @@
 """What the formats are called, and the text of a hostfile taken apart, whichever tool it is for.
 
+Four tools read nearly the same file and disagree in silence (docs/hostfile.md has the table). So
+`hostfile_reader.parse` reads leniently and warns wherever the tool itself would misread, and
+`hostfile_writer.write` gives either a text that the tool reads back as exactly the same hosts, or
+a `UserError`. Nothing in these three opens a file of the user's or runs a command.
+
 One grammar covers them all: comments, then entries separated by line ends or commas, each
 `[user@]HOST[:N] [key=value]...`. How an entry was written is kept as its marks; what each tool
 makes of a mark is the reader's business.

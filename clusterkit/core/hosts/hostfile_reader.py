@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError
-from clusterkit.core.hosts.hostfile.entries import (
+from clusterkit.core.hosts.hostfile import (
     Contents,
     Entry,
     Format,
