@@ -144,7 +144,7 @@ def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     from clusterkit.launch.rank_layout.fabric import parse_fabric
 
     if topology is None and bundle is not None:
-        from clusterkit.preflight.network_distance import measured_in
+        from clusterkit.preflight.evaluate import measured_in
 
         return measured_in(Path(bundle))
     if topology is None:

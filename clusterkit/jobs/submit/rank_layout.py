@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterkit.config.document import read_text
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, Host, LaunchPlan
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.rank_layout.exports import variables
-from clusterkit.launch.rank_layout.fabric import Fabric
+from clusterkit.launch.rank_layout.fabric import Fabric, parse_fabric
 from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange
 from clusterkit.launch.rank_layout.placement import Layout, even_islands, node_order, place
 from clusterkit.launch.rank_layout.warnings import layout_warnings
@@ -70,10 +71,12 @@ def _fabric(plan: LaunchPlan, topology: Path) -> Fabric:
             f"--topology: {plan.framework} numbers the nodes of this job itself",
             hint="leave it out; --set sbatch.switches=1 asks Slurm for nodes behind one switch",
         )
+    if not topology.is_dir():
+        return parse_fabric(read_text(topology), source=str(topology))
     # Loads all checks, and only here.
-    from clusterkit.preflight.network_distance import fabric_in  # noqa: PLC0415
+    from clusterkit.preflight.evaluate import measured_in  # noqa: PLC0415
 
-    return fabric_in(topology)
+    return measured_in(topology)
 
 
 def _layout(plan: LaunchPlan, sizes: Mapping[str, Any], fabric: Fabric | None) -> Layout:
