@@ -19,9 +19,15 @@ from clusterkit.core.model import (
 )
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from clusterkit.launch.options import JobSpec
-from clusterkit.launch.refusals import problem, refused
 from clusterkit.launch.sbatch_options import sbatch_directives
-from clusterkit.launch.validate import check_request, check_slots, fewer_nodes, nodes_in_words
+from clusterkit.launch.validate import (
+    check_request,
+    check_slots,
+    fewer_nodes,
+    nodes_in_words,
+    problem,
+    refused,
+)
 
 
 def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan:

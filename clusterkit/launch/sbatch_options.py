@@ -13,7 +13,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterSpec, GpuRequest
 from clusterkit.core.text import NOT_IN_A_LINE
 from clusterkit.launch.options import JobSpec
-from clusterkit.launch.refusals import problem, refused
+from clusterkit.launch.validate import problem, refused
 
 NOTICE_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter

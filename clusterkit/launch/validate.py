@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
+from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest
@@ -14,7 +17,9 @@ from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.options import JobSpec
-from clusterkit.launch.refusals import problem, refused
+
+problem = partial(read_problem, Path(__file__).with_name("refusals.tsv"))
+"""Return a problem of `refusals.tsv` by its id, where `{0}` is the job and `{1}` its cluster."""
 
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
@@ -195,3 +200,8 @@ def check_slots(
     written = ",".join(str(count) for count in slots)
     named = {"framework": framework.name, "processes": processes, "written": written}
     raise refused(wrong, **named, **values)
+
+
+def refused(name: str, *values: object, **more: object) -> UserError:
+    """Return the error that one problem makes."""
+    return UserError(problems=[problem(name, *values, **more)])

@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
-from clusterkit.estimate.facts import FACTS
+from clusterkit.estimate import FACTS
 
 _GIB = 1 << 30
 

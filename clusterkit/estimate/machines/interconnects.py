@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
-from clusterkit.estimate.facts import FACTS
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.machines.gpus import Gpu, own_figures
 
 _PCIE_BUSBW_GBS: Mapping[int, float] = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clusterkit.estimate.facts import FACTS
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.setup import FSDP, TORCH, Checkpointing, Library, Loss, Precision, Setup
 
 _HALF = 2

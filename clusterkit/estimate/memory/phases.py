@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.memory.activations import kept_per_token
 from clusterkit.estimate.memory.stage import (

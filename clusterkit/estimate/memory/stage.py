@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.core.data import read_table
-from clusterkit.estimate.facts import FACTS
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.memory.activations import (
     bytes_per_logit,
     in_flight,

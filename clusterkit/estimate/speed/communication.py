@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.machines.interconnects import (
     Fabric,
     Group,

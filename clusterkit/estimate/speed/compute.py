@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterkit.estimate.facts import FACTS
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.machines.interconnects import pcie_gbs
 from clusterkit.estimate.memory.states import gradient_wire_bytes, owned_params

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from clusterkit.estimate import FACTS
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.facts import FACTS
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of

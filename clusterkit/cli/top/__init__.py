@@ -1,1 +1,0 @@
-"""`top`: its flags and its screen."""
