@@ -9,14 +9,14 @@ from clusterkit.cli.estimate.report import gb, rounded
 from clusterkit.cli.frame import console
 from clusterkit.config.load import load_settings
 from clusterkit.core.text import table, wrapped
-from clusterkit.estimate.calibration.calibrate import calibrate
-from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
+from clusterkit.estimate.calibrate import calibrate
 from clusterkit.estimate.factors import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
 )
+from clusterkit.estimate.measurement import Measurement, read_measurement
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.query.answer import LOCAL
 from clusterkit.estimate.speed.step_time import speed_of

@@ -13,7 +13,7 @@ from clusterkit.preflight.checks.base import known
 from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok
 from clusterkit.preflight.checks.types import Evidence, NodeFacts
 from clusterkit.preflight.probes.net.links import AGAIN, OK, PROBE
-from clusterkit.preflight.probes.net.program import HEADER
+from clusterkit.preflight.probes.snippets import HEADER
 from clusterkit.transport.probe import NOT_APPLICABLE, Missing, Probe
 
 Pair = tuple[str, str]

@@ -1,7 +1,7 @@
 """Which host of the job this node is, and which nodes meet in which round.
 
 Runs on nodes with nothing but Python >= 3.6: no clusterkit, no files. The programs beside this
-one import it; clusterkit/preflight/probes/net/program.py hands both to `python -c`.
+one import it; clusterkit/preflight/probes/snippets.py hands both to `python -c`.
 """
 
 import os

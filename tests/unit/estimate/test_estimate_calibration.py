@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.calibration.calibrate import calibrate
-from clusterkit.estimate.calibration.measurement import (
-    Measurement,
-    parse_measurement,
-    read_measurement,
-)
+from clusterkit.estimate.calibrate import calibrate
 from clusterkit.estimate.factors import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
+)
+from clusterkit.estimate.measurement import (
+    Measurement,
+    parse_measurement,
+    read_measurement,
 )
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Checkpointing, Library, Precision, Sharding

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.estimate.calibration.measurement import parse_measurement
+from clusterkit.estimate.measurement import parse_measurement
 from tests.helpers.desk import ROOT
 
 pytestmark = pytest.mark.train

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.calibration.calibrate import LEAST_MESSAGE, with_bandwidth
-from clusterkit.estimate.calibration.measurement import AllReduce
+from clusterkit.estimate.calibrate import LEAST_MESSAGE, with_bandwidth
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import (
@@ -19,6 +18,7 @@ from clusterkit.estimate.machines.interconnects import (
     interconnect_named,
     network_of,
 )
+from clusterkit.estimate.measurement import AllReduce
 from clusterkit.observe.bench.allreduce.result import MEASURED, Measured, Operation, Result
 from clusterkit.preflight.expected_busbw import LEAST_BYTES, Published, published_for
 

@@ -18,7 +18,7 @@ from clusterkit.core.model import LaunchPlan
 from clusterkit.observe.top.targets import Part, of_plan
 from clusterkit.observe.vitals.sample import NodeRates, NodeSample, ask_vitals, rates, slowdowns
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
-from clusterkit.preflight.probes.net.pairs import read_pairs, text_of
+from clusterkit.preflight.probes.snippets import read_pairs, text_of
 from clusterkit.transport.probe import Missing, PreflightJob, Probe, Unparsed, read_output
 from clusterkit.transport.script import compose, new_token
 

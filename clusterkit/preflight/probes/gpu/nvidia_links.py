@@ -11,7 +11,7 @@ from functools import lru_cache
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import real
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
-from clusterkit.preflight.probes.net.pairs import read_lines, whole_number
+from clusterkit.preflight.probes.snippets import read_lines, whole_number
 from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.probe import Unparsed, first_line

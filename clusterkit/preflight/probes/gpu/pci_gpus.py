@@ -15,7 +15,7 @@ from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S
-from clusterkit.preflight.probes.net.pairs import matched
+from clusterkit.preflight.probes.snippets import matched
 from clusterkit.transport.probe import Probe, Unparsed
 
 _LINE = re.compile(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
-from clusterkit.preflight.probes.net.pairs import read_pairs
+from clusterkit.preflight.probes.snippets import read_pairs
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 

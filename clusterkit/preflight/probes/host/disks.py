@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
-from clusterkit.preflight.probes.net.pairs import read_lines
+from clusterkit.preflight.probes.snippets import read_lines
 from clusterkit.transport.probe import Probe, Unparsed
 
 _ROW = re.compile(

@@ -9,7 +9,7 @@ from clusterkit.core.data import read_snippet, read_template
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called, package_of
-from clusterkit.preflight.probes.net.pairs import read_pairs, text_of
+from clusterkit.preflight.probes.snippets import read_pairs, text_of
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 _HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
-from clusterkit.preflight.probes.net.pairs import read_lines
+from clusterkit.preflight.probes.snippets import read_lines
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 _MOST = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.host.disks import Volume, read_volume
-from clusterkit.preflight.probes.net.pairs import read_lines, whole_number
+from clusterkit.preflight.probes.snippets import read_lines, whole_number
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 HANG_S = 5

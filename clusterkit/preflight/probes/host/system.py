@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
-from clusterkit.preflight.probes.net.pairs import number_of, read_pairs, text_of, whole_number
+from clusterkit.preflight.probes.snippets import number_of, read_pairs, text_of, whole_number
 from clusterkit.transport.probe import Probe, Unparsed
 
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_template
-from clusterkit.preflight.probes.net.program import DEFAULT_PORT, bundled, read_program, snippet
+from clusterkit.preflight.probes.snippets import DEFAULT_PORT, bundled, read_program, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 MOST_ROUNDS = 4

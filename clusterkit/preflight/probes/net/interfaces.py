@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
-from clusterkit.preflight.probes.net.pairs import matched
+from clusterkit.preflight.probes.snippets import matched
 from clusterkit.transport.probe import Probe, Unparsed
 
 VIRTUAL = """\

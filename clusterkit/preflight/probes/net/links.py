@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterkit.preflight.probes.net.program import DEFAULT_PORT, snippet
+from clusterkit.preflight.probes.snippets import DEFAULT_PORT, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 MOST_ROUNDS = 63

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
-from clusterkit.preflight.probes.net.pairs import number_of, read_pairs, text_of
+from clusterkit.preflight.probes.snippets import number_of, read_pairs, text_of
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 _MAX_BYTES = 100_000

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.calibration.measurement import AllReduce, Measurement
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.interconnects import Fabric, group_of
+from clusterkit.estimate.measurement import AllReduce, Measurement
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.speed.communication import domain_of, fabric_of

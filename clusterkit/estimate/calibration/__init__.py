@@ -1,1 +1,0 @@
-"""What one measured step says of everything else on the same cluster."""
