@@ -42,6 +42,7 @@ _CHUNK = 1 << 20
 _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
 _NO_START = re.compile(rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn)")
+_DATED = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?")
 _SHORTEST_START = 20
 _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
@@ -168,7 +169,7 @@ class Scanner:
 
 def _first_line(head: bytes) -> bytes:
     """Return the first line, where it stands there again only as the program is started again."""
-    line = head.strip().partition(b"\n")[0].rstrip()
+    line = _DATED.sub(b"", head.strip().partition(b"\n")[0].rstrip())
     told = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not _NO_START.match(line)
     return line if told else b""
 

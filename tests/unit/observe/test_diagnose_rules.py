@@ -104,7 +104,7 @@ def test_the_checks_that_rules_name_are_there() -> None:
 def test_groups_are_filled_and_missing_ones_leave_no_gap() -> None:
     rule = read_rule(EXAMPLE)
     assert rule.fill("got {wanted} on {node}.", {"wanted": "2 GiB"}) == "got 2 GiB on."
-    assert rule.fill(rule.says, {}) == "PyTorch could not get memory more on a GPU."
+    assert rule.fill(rule.says, {}) == "A process asked for memory that the GPU did not have free."
 
 
 @pytest.mark.parametrize(

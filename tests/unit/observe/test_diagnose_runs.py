@@ -64,3 +64,12 @@ def test_a_first_line_that_stands_again_far_behind_any_failure_begins_a_run(say:
     filler = "loading the next part of the data set\n"
     runs = f"{BEGINS}KeyError: 'lr'\n{filler * 20_000}{BEGINS}{filler * 20_000}ValueError: x\n"
     assert told(say(runs)) == "python-exception 40004"
+
+
+def test_a_first_line_with_another_time_begins_another_run(say: Say) -> None:
+    begins = "- INFO - loading the settings of the run\n"
+    log = (
+        f"2026-11-22 08:00:01 {begins}OSError: [Errno 98] Address already in use\n"
+        f"2026-11-22 09:30:44 {begins}ValueError: x\n"
+    )
+    assert told(say(log)) == "python-exception 4"
