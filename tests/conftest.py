@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from clusterkit.core.data import read_table
 from tests.helpers.desk import Desk
+from tests.helpers.needs import require
 from tests.lab.lab import Lab
 from tests.lab.layout import default_root
 
@@ -67,6 +68,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone -= {item.nodeid for item in items}
     if gone and not some:
         raise pytest.UsageError("tests/smoke.tsv names tests that are gone", *sorted(gone))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test with the mark `needs` before its fixtures, or fail it in CI."""
+    for mark in item.iter_markers("needs"):
+        require(*mark.args)
 
 
 def _outlive(_number: int, _frame: object) -> None:

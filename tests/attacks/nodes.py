@@ -21,6 +21,7 @@ from shutil import which
 import pytest
 
 from tests.helpers.measured import wait_measured
+from tests.helpers.needs import require
 
 HEALTHY = "good"
 HEALTHY_ONES = {HEALTHY: ""}
@@ -142,9 +143,8 @@ def farm(
 
     `programs` are those of the hostile nodes, `healthy` the environments of the others.
     """
-    sshd = which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin")
-    if sshd is None or os.geteuid() != 0:
-        pytest.skip("needs root, and sshd")
+    require("root", "sshd")
+    sshd = str(which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin"))
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True, mode=0o700)

@@ -16,7 +16,7 @@ import pytest
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+pytestmark = pytest.mark.needs("root")
 
 
 def give_away(path: Path, uid: int = STRANGER) -> Path:

@@ -43,7 +43,7 @@ from clusterkit.observe.top.watch import Training
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+pytestmark = pytest.mark.needs("root")
 
 NASTY: st.SearchStrategy[Any] = st.sampled_from([
     10**4000, -1, 0, 1 << 63, 2**42, 1e300, float("inf"), float("nan"), True, None, [], {}, [[]],

@@ -159,16 +159,16 @@ def test_a_hostlist_bomb_is_refused_at_once(text: str) -> None:
 
 
 def test_what_the_user_may_not_read_is_no_bug(cli: Cli) -> None:
-    if os.getuid() != 0:
-        pytest.skip("needs root, to become somebody else")
+    us = os.geteuid()
     Path("train.py").write_text("print(1)\n")
     Path("train.py").chmod(0)
     for words in (("lint-env", "train.py"), ("diagnose", "train.py"), ("topo", "train.py")):
         cli(*words)  # everything is imported before what holds it cannot be read
-        os.seteuid(65534)
+        if us == 0:  # who may read everything
+            os.seteuid(65534)
         try:
             code, _, err = cli(*words)
         finally:
-            os.seteuid(0)
+            os.seteuid(us)
         assert (code, "bug" in err) == (2, False), err
         assert "ermission denied" in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from tests.unit.launch import test_framework_ray as ray
 from tests.unit.launch import test_framework_spark as spark
 from tests.unit.launch import test_framework_tensorflow as tensorflow
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
+pytestmark = pytest.mark.needs("root")
 
 STRANGER = """
 import os, socket, sys, threading, time

@@ -22,7 +22,7 @@ from clusterkit.executors.submitit_job import dump_private, load_own
 
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+as_root = pytest.mark.needs("root")
 
 
 def submit(folder: Path, *, umask: int, share: str = "none", script: str) -> Path:

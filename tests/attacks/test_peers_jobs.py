@@ -48,7 +48,7 @@ began = time.monotonic()
 while time.monotonic() - began < 3:
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
 """
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's uid needs root")
+needs_root = pytest.mark.needs("root")
 
 
 class Attacked:

@@ -194,7 +194,7 @@ def test_our_wheel_is_left_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes folders of another user")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("which", ["venv", "venv.inputs"])
 def test_an_environment_that_somebody_prepared_is_not_run(
     node: SessionHere, canary: Path, which: str

@@ -18,7 +18,7 @@ from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 from tests.helpers.port_ranges import next_range
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
+as_root = pytest.mark.needs("root")
 
 TRAIN = """
 import time

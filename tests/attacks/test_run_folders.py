@@ -30,7 +30,7 @@ from tests.attacks.runs import STRANGER, Trap, bystander, clusterkit, control, p
 from tests.helpers.measured import wait_measured
 from tests.helpers.plans import make_cluster
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+pytestmark = pytest.mark.needs("root")
 WHOSE = f"belongs to user {STRANGER}"
 READING = {
     "status": ["status", "RUN"],

@@ -27,7 +27,7 @@ MAY_HOLD = {"secrets.env", "token", "ssh.json", "plan.json"}
 """Files of 0600 in a folder that is closed or that follow the same rule."""
 SLEEP = "import time; print('asleep', flush=True); time.sleep(120)"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+pytestmark = pytest.mark.needs("root")
 
 
 def holders(folders: Iterable[Path], secrets: Iterable[bytes]) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from clusterkit.transport.sync.helper import Helper
 from tests.helpers.here import SessionHere
 
 MALLORY = 65_534
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
+pytestmark = pytest.mark.needs("root")
 RUN_ID = "job-20261121-120000-abcdef"
 PLACE = f".clusterkit/runs/{RUN_ID}"
 

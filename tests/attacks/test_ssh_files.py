@@ -14,7 +14,7 @@ from clusterkit.transport.ssh.known_hosts import HostKeyRefused, KnownHosts
 STRANGER = 54321
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGRfYQ0X1Yd0m0mZk2rI0dN8wJ0kQyq3p6q5x0u0Jm2v"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
+pytestmark = pytest.mark.needs("root")
 
 
 @pytest.mark.parametrize("planted", ["config", "included"])

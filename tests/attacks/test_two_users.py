@@ -7,8 +7,6 @@ because this checkout and its Python may lie where only root can go; he writes a
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +23,7 @@ AS_VICTIM = (
     "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search",
 )  # fmt: skip
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand"),
-    pytest.mark.skipif(
-        not shutil.which("setpriv") and "CI" not in os.environ, reason="no setpriv here"
-    ),
-]
+pytestmark = pytest.mark.needs("root", "setpriv")
 
 
 @pytest.fixture

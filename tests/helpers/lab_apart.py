@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.lab_faults import mounted
+from tests.helpers.needs import lack, require
 from tests.lab import Lab
 
 OURS = "/root/.clusterkit"
@@ -51,14 +50,15 @@ def desk_apart(lab: Lab, name: str) -> Desk:
 
 def wheelhouse(folder: Path) -> Path:
     """Return a folder with our wheel, and those of everything that it needs."""
-    pytest.importorskip("hatchling", reason="hatchling builds the wheel: pip install --group dev")
+    require("hatchling")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
     argv = [*pip, "--dest", str(folder), *map(str, folder.glob("*.whl"))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"pip cannot download what clusterkit needs: {done.stderr[-200:]}")
+        last = done.stderr.strip().rpartition("\n")[2]
+        lack(f"pip cannot download what clusterkit needs: {last}")
     return folder
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fabric
 import pytest
 
 from tests.helpers.paths import ROOT
@@ -112,7 +113,6 @@ def test_ssh_from_outside(lab: Lab) -> None:
     argv = ["ssh", "-F", str(lab.ssh_config), "n3", "hostname; squeue --noheader | wc -l"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     assert done.stdout.split()[:1] == ["n3"], done.stderr
-    fabric = pytest.importorskip("fabric")
     config = fabric.Config(runtime_ssh_path=str(lab.ssh_config))
     with fabric.Connection("n2", config=config) as connection:
         assert connection.run("hostname", hide=True, in_stream=False).stdout == "n2\n"

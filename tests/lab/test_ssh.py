@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.lab_ask import another_sshd, ask, listeners, reach, said, stopped
+from tests.helpers.needs import require
 from tests.lab import Lab
 from tests.lab.fanout import fanned_out
 
@@ -169,8 +169,7 @@ def test_proxy_command_and_config(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "tcsh", "fish"])
 def test_login_shells(lab: Lab, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
+    require(shell)
     with another_sshd(lab, "n2", PORT, f'ForceCommand {shell} -c "$SSH_ORIGINAL_COMMAND"'):
         done = ask(
             lab, ["n2"], hosts={"n2": {"port": PORT}}, probes={"name": "echo $0 'é' $((1+1))"}

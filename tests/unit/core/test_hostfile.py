@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from typing import Any
@@ -17,7 +16,7 @@ from clusterkit.core.hosts.hostfile_reader import parse
 from clusterkit.core.hosts.hostfile_writer import write
 from clusterkit.core.hosts.slots import filter_hosts, filter_slots, hosts_of_allocation
 from clusterkit.core.model import Host
-from tests.helpers.needs import lack
+from tests.helpers.needs import module
 from tests.helpers.paths import ROOT
 
 ORACLES = json.loads((ROOT / "tests" / "oracles" / "hostfiles.json").read_text("utf-8"))
@@ -42,20 +41,12 @@ def shown(hosts: tuple[Host, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def deepspeed_runner() -> Any:
-    return own_module("deepspeed.launcher.runner")
+    return module("deepspeed.launcher.runner")
 
 
 @pytest.fixture(scope="module")
 def horovod_hosts() -> Any:
-    return own_module("horovod.runner.common.util.hosts")
-
-
-def own_module(name: str) -> Any:
-    """A tool's own parser; without it the test is skipped, but never where CI counts on it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        lack(f"{name} cannot be imported: {error}", "make .venv/test.done")
+    return module("horovod.runner.common.util.hosts")
 
 
 # Reading

@@ -11,7 +11,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.ownership import find_foreign, require_own
 
 STRANGER = 54321
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+as_root = pytest.mark.needs("root")
 
 
 def made(path: Path, mode: int = 0o600) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import re
 import subprocess
@@ -25,14 +24,13 @@ from docs.generate.page import blocks, code, prose, table
 from docs.generate.verbs import commands
 from docs.pictures.draw import FOLDER, PICTURES, draw
 from tests.helpers.doc_blocks import ROOT
-from tests.helpers.needs import lack
+from tests.helpers.needs import require
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the folder of the site, built once for all processes of this test run."""
-    if importlib.util.find_spec("sphinx") is None:
-        lack("Sphinx is not installed", "make .venv/dev.done")
+    require("sphinx")
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = base / "docs-site"

@@ -30,6 +30,7 @@ from clusterkit.estimate.setup import (
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
 from tests.helpers.launch_reader import setup_from_launch
+from tests.helpers.needs import module
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 MODEL = ModelShape(
@@ -134,7 +135,7 @@ def test_the_submit_line() -> None:
 def test_deepspeed_reads_the_configuration_as_it_is_meant(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = pytest.importorskip("deepspeed.runtime.config", reason="needs deepspeed")
+    config = module("deepspeed.runtime.config")
     monkeypatch.setenv("WORLD_SIZE", "1")  # the batch of one rank: it asks no other
     monkeypatch.setenv("RANK", "0")
     for name in ("zero1", "zero2-offload", "zero3", "zero3-offload", "zero3-nvme"):
@@ -150,7 +151,7 @@ def test_deepspeed_reads_the_configuration_as_it_is_meant(
 
 
 def test_fsdp_arguments_are_those_of_torch() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp", reason="needs torch")
+    fsdp = module("torch.distributed.fsdp")
     document = json.loads(launch_of(setup_named("fsdp-hybrid")).files["fsdp.json"])
     assert document["fully_shard"]["mesh"] == {"dp_replicate": 4, "dp_shard": 8}
     known = set(inspect.signature(fsdp.fully_shard).parameters)

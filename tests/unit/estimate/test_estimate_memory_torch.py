@@ -11,10 +11,11 @@ import pytest
 from clusterkit.estimate.memory.activations import bytes_per_logit, kept_per_token
 from clusterkit.estimate.setup import Library, Precision
 from clusterkit.estimate.shapes import ModelShape
+from tests.helpers.needs import module
 from tests.unit.estimate.test_estimate_communication import setup
 
-torch = pytest.importorskip("torch")
-TorchDispatchMode = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
+torch = module("torch")
+TorchDispatchMode = module("torch.utils._python_dispatch").TorchDispatchMode
 nn, functional = torch.nn, torch.nn.functional
 
 HIDDEN, HEADS = 256, 8

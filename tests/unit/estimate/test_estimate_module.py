@@ -19,9 +19,10 @@ from clusterkit.estimate.models import module
 from clusterkit.estimate.models.module import Parts, model_of_module, shape_of_parts
 from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.shapes import ModelShape
+from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
-pytest.importorskip("torch", reason="modules are counted and traced by torch")
+require("torch")
 MODULES = "tests.helpers.estimate_modules"
 
 

@@ -21,6 +21,7 @@ from bench.accuracy.score_memory import Basis, basis_of, published_bytes, score_
 from bench.accuracy.truth_table import parse_rows
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup, Sharding
+from tests.helpers.needs import module
 from tests.unit.estimate.test_estimate_communication import SETUPS, SEVEN, setup
 from tests.unit.estimate.test_estimate_truth import row, table
 
@@ -33,7 +34,7 @@ MACHINES = [(1, 1), (8, 1), (8, 16), (3, 7)]
 def test_zero_2_is_what_the_installed_deepspeed_says(
     params: int, per_node: int, nodes: int, *, offload: bool
 ) -> None:
-    stage_2 = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    stage_2 = module("deepspeed.runtime.zero.stage_1_and_2")
     cpu, gpu = stage_2.estimate_zero2_model_states_mem_needs(
         params, num_gpus_per_node=per_node, num_nodes=nodes, cpu_offload=offload
     )
@@ -46,7 +47,7 @@ def test_zero_2_is_what_the_installed_deepspeed_says(
 def test_zero_3_is_what_the_installed_deepspeed_says(
     per_node: int, nodes: int, *, optimizer: bool, both: bool
 ) -> None:
-    stage_3 = pytest.importorskip("deepspeed.runtime.zero.stage3")
+    stage_3 = module("deepspeed.runtime.zero.stage3")
     params, largest = 6_738_415_616, 131_072_000
     cpu, gpu, _ = stage_3.estimate_zero3_model_states_mem_needs(
         params, largest, num_gpus_per_node=per_node, num_nodes=nodes, cpu_offload=optimizer,

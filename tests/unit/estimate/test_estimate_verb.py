@@ -19,6 +19,7 @@ from clusterkit.cli import main
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.models.named import model_named
 from tests.helpers.launch_reader import setup_from_launch
+from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -323,7 +324,7 @@ def test_submit_accepts_the_line(run: Run) -> None:
 
 
 def test_plot(run: Run) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot")
+    require("matplotlib")
     code, _, err = run("--params 7B --gpu h100 --gpus 8 --plot memory.png")
     assert (code, err) == (0, "drew memory.png\n")
     assert Path("memory.png").read_bytes().startswith(b"\x89PNG")

@@ -8,6 +8,7 @@ from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from tests.helpers.needs import module
 
 PRESETS = sorted(data_dir("templates/frameworks/accelerate").glob("*.yaml"))
 
@@ -50,7 +51,7 @@ def test_a_configuration_of_the_users_own_is_the_only_one() -> None:
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_accelerate_itself_reads_the_presets(path: object) -> None:
     """Its own launcher, as far as the command of the ranks."""
-    launch = pytest.importorskip("accelerate.commands.launch")
+    launch = module("accelerate.commands.launch")
     words = ["--config_file", str(path), "--num_processes=6", "--num_machines=3"]
     parser = launch.launch_command_parser()
     arguments, defaults, _ = launch._validate_launch_command(

@@ -32,6 +32,7 @@ from clusterkit.launch.rank_layout.placement import (
     place,
 )
 from clusterkit.launch.rank_layout.warnings import layout_warnings
+from tests.helpers.needs import module
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4]
@@ -119,8 +120,8 @@ def test_the_formula_of_megatron(parallelism: Parallelism) -> None:
 @pytest.fixture(scope="module")
 def fake_group() -> Iterator[Any]:
     """Let torch believe in many processes; without torch, skip."""
-    dist = pytest.importorskip("torch.distributed")
-    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    dist = module("torch.distributed")
+    fake = module("torch.testing._internal.distributed.fake_pg")
 
     def start(rank: int, world: int) -> None:
         if dist.is_initialized():
@@ -135,7 +136,7 @@ def fake_group() -> Iterator[Any]:
 @fewer
 @given(st.data())
 def test_torch_gives_each_rank_the_same_place(fake_group: Any, data: st.DataObject) -> None:
-    dist = pytest.importorskip("torch.distributed")
+    dist = module("torch.distributed")
     parallelism = data.draw(parallelisms())
     rank = data.draw(st.integers(0, parallelism.ranks - 1))
     text = export(parallelism, Export.DEVICEMESH).replace('"cuda"', '"cpu"')
@@ -156,7 +157,7 @@ def test_torch_gives_each_rank_the_same_place(fake_group: Any, data: st.DataObje
 @fewer
 @given(sizes, sizes, sizes)
 def test_deepspeed_gives_each_rank_the_same_place(tp: int, dp: int, pp: int) -> None:
-    pytest.importorskip("deepspeed.runtime.pipe.topology")
+    module("deepspeed.runtime.pipe.topology")
     parallelism = Parallelism(tp=tp, dp=dp, pp=pp)
     names: dict[str, Any] = {}
     exec(export(parallelism, Export.DEEPSPEED), names)

@@ -12,6 +12,7 @@ from clusterkit.launch.scripts.kinds import gpu_use, script_warnings
 from clusterkit.preflight import gate
 from clusterkit.preflight.checks.host_python import wants_gpus
 from clusterkit.transport.probe import PreflightJob
+from tests.helpers.needs import module
 from tests.helpers.plans import make_cluster, make_plan
 from tests.unit.launch.test_script_kinds import warned
 
@@ -176,7 +177,7 @@ def test_what_no_build_for_cpus_can(tmp_path: Path, line: str, use: str | None) 
     assert gpu_use(plan) == use
     assert script_warnings(plan) == ()
     report = gate.examine(plan, gate.Mode.AUTO, on_reply=lambda _: None)
-    torch = pytest.importorskip("torch")
+    torch = module("torch")
     if torch.version.cuda is None:
         told = [one.summary.partition(", and ") for one in report.findings]
         assert [found for what, _, found in told if "without GPU" in what] == [use] * bool(use)

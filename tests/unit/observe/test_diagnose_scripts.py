@@ -11,6 +11,7 @@ import pytest
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.observe.diagnose.verdict import Finding, diagnose
+from tests.helpers.needs import module
 
 NO_NAME = "[Errno -3] Temporary failure in name resolution"
 CONNECT = f"""\
@@ -203,7 +204,7 @@ except Exception:
 
 
 def test_what_a_build_for_cpus_says_itself(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = module("torch")
     if torch.version.cuda or torch.version.hip:
         pytest.skip("torch here is a build for GPUs")
     head, _, rest = SCRIPT.partition("def fail")

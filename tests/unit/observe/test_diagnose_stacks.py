@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from clusterkit.observe.diagnose.stacks import (
 )
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Probe, Reach, ReachProblem
-from tests.helpers.needs import require
+from tests.helpers.needs import lack, require
 
 DUMP = """\
 @ {pid} {rank}
@@ -203,7 +202,7 @@ def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
     ):
         found = take_stacks(job_of(run))
     if any("ptrace" in trouble.message for trouble in found.troubles):
-        pytest.skip("py-spy is not permitted here")
+        lack("py-spy may not look into processes here", "sudo make test")
     assert [group.ranks for group in found.groups] == [(1,), (0, 2)], found
     assert found.groups[0].frames[0].startswith("late (")
     assert found.groups[1].frames[0].startswith("waits (")
@@ -293,10 +292,7 @@ exec c++ "$@"
 
 
 def test_a_build_that_was_killed_leaves_a_lock_that_holds_the_next_job(tmp_path: Path) -> None:
-    require("py-spy")
-    require("torch")
-    if shutil.which("ninja") is None or shutil.which("c++") is None:
-        pytest.skip("no ninja or compiler here")
+    require("py-spy", "torch", "ninja", "c++")
     compiler, script, slow = (tmp_path / name for name in ("slow-c++", "x.py", "slow"))
     compiler.write_text(SLOW.replace("@GO@", str(slow)))
     slow.touch()
@@ -318,7 +314,7 @@ def test_a_build_that_was_killed_leaves_a_lock_that_holds_the_next_job(tmp_path:
                 while time.monotonic() < until:
                     found = take_stacks(job_of(run))
                     if any("ptrace" in trouble.message for trouble in found.troubles):
-                        pytest.skip("py-spy is not permitted here")
+                        lack("py-spy may not look into processes here", "sudo make test")
                     if wanted in repr(found):
                         return found
                     time.sleep(0.2)

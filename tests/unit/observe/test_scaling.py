@@ -58,6 +58,7 @@ from clusterkit.observe.top.targets import of_plan
 from clusterkit.observe.vitals.host import read_host
 from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.transport.probe import PreflightJob, read_output
+from tests.helpers.needs import require
 from tests.helpers.probe_run import SHELLS, run_probe
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -472,7 +473,7 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="--plot draws with it: pip install matplotlib")
+    require("matplotlib")
     from clusterkit.observe.bench.scaling.page import draw  # noqa: PLC0415
 
     found, _ = example()

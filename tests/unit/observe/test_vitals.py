@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from clusterkit.preflight.probes.gpu.vitals import AMD, NVIDIA, GpuVitals
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed
 from tests.helpers.mangling import mangled
+from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
 from tests.helpers.probe_run import SHELLS, run_probe
 from tests.helpers.recordings import recording
@@ -472,8 +472,7 @@ def _cgroups(version: int) -> dict[str, str]:
 
 def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> HostVitals:
     """Read a machine whose /sys, own cgroup and, if given, interfaces are files below `folder`."""
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
+    require(shell[0])
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

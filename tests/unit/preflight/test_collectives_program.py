@@ -13,10 +13,11 @@ import pytest
 
 from clusterkit.core.data import data_dir
 from clusterkit.observe.bench.allreduce.document import read_document
+from tests.helpers.needs import require
 from tests.helpers.recordings import recording
 from tests.unit.observe.test_collectives import A100, WRONG
 
-pytest.importorskip("torch")
+require("torch")
 FOLDER = data_dir("templates/programs/collectives")
 WISHES: dict[str, Any] = {
     "ops": ["all_reduce"],

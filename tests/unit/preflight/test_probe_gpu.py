@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from clusterkit.preflight.probes.gpu.kernel_log import (
 )
 from clusterkit.preflight.probes.gpu.nvidia_links import NvlinkState
 from clusterkit.transport.probe import PreflightJob, Unparsed
+from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
 from tests.helpers.recordings import recording
 
@@ -561,9 +561,7 @@ def test_a_job_without_gpus_asks_nothing(probe: Any) -> None:
 
 
 def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
-    shellcheck = Path(sys.executable).with_name("shellcheck")
-    if not shellcheck.exists():
-        pytest.skip("no shellcheck")
+    require("shellcheck")
     job = PreflightJob(hosts=("a",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
     scripts = [_DOUBLES / "nvidia-smi", _DOUBLES / "dmesg"]
     for probe in (*_PROBES, dcgm_diag.PROBE):
@@ -571,7 +569,7 @@ def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
         script.write_text(f"#!/bin/sh\n{probe.snippet(job)}", encoding="utf-8")
         scripts.append(script)
     done = subprocess.run(
-        [shellcheck, "-s", "sh", "-e", "SC3043", "-S", "warning", *scripts],
+        ["shellcheck", "-s", "sh", "-e", "SC3043", "-S", "warning", *scripts],
         capture_output=True,
         text=True,
         check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -164,7 +165,6 @@ def test_this_machine_is_described_as_python_sees_it() -> None:
     assert system.kernel == os.uname().release
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert system.memory_kib == pages // 1024
-    resource = pytest.importorskip("resource")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert host_system.parse_limits(outputs["host-limits"].stdout).open_files == soft
 

@@ -14,6 +14,7 @@ from clusterkit.preflight.probes.gpu.nccl_tests import ASK, PROBE, parse
 from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.helpers.evidence import evidence
 from tests.helpers.mangling import mangled
+from tests.helpers.needs import require
 from tests.helpers.probe_run import SHELLS, named
 from tests.helpers.recordings import recording
 
@@ -170,12 +171,10 @@ def test_it_is_asked_with_the_variables_of_the_job(
         (tmp_path / tool).chmod(0o755)
     snippet = PROBE.snippet(PreflightJob(hosts=("a",), env={ASK: "1", "NCCL_ALGO": "Ring it"}))
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    try:
-        done = subprocess.run(
-            [*shell, "-c", snippet or ""], env=env, capture_output=True, text=True, check=True
-        )
-    except FileNotFoundError:
-        pytest.skip(f"no {shell[0]} here")
+    require(shell[0])
+    done = subprocess.run(
+        [*shell, "-c", snippet or ""], env=env, capture_output=True, text=True, check=True
+    )
     assert parse(done.stdout) == parse(recording(name))
     asked = (tmp_path / "asked").read_text(encoding="utf-8")
     assert asked == "Ring it -b 1G -e 4G -f 2 -g 2 -w 2 -n 10\n"

@@ -20,7 +20,7 @@ from tests.helpers.paths import ROOT
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpack the wheel, as pip would."""
-    pytest.importorskip("hatchling", reason="hatchling builds the wheel: pip install --group dev")
+    require("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
