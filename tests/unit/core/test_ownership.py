@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_the_right_of_a_group_counts_unless_it_is_the_owners_own(tmp_path: Path)
     found = find_foreign(path)
     assert found is not None
     assert found.reason == "can be written by the group 54321 (mode 0664)"
+
+
+@as_root
+def test_a_group_of_the_owners_name_is_his_own_only_without_others_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path / "group", 0o664)
+    of_root = grp.struct_group(("root", "x", 0, ["root", "alice"]))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: of_root)
+    found = find_foreign(path)
+    assert found is not None
+    assert found.reason == "can be written by the group root (mode 0664)"
 
 
 @as_root
