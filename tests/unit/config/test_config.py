@@ -124,6 +124,13 @@ def test_hosts_of_a_stronger_layer_replace_a_hostfile(tmp_path: Path) -> None:
     assert [host.name for host in spec.hosts] == ["b1", "a1"]
 
 
+def test_a_hostfile_of_a_stronger_layer_replaces_hosts(tmp_path: Path) -> None:
+    (_folder(tmp_path, "") / "nodes").write_text("b1\na1\n", encoding="utf-8")
+    user = "clusters: {rack: {kind: ssh, hosts: no-such-host}}\n"
+    spec = _load(tmp_path, "clusters: {rack: {hostfile: nodes}}\n", user).cluster("rack")
+    assert [host.name for host in spec.hosts] == ["b1", "a1"]
+
+
 def test_paths_count_from_the_file(tmp_path: Path) -> None:
     folder = _folder(tmp_path, "")
     (folder / "racks").mkdir()
