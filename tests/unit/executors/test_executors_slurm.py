@@ -536,6 +536,17 @@ def test_limits_name_the_figures() -> None:
     ]
 
 
+def test_spares_count_among_the_most_nodes_of_a_job() -> None:
+    partition = slurm_limits.parse_partition(PARTITION.replace("MaxNodes=4", "MaxNodes=2"), SINFO)
+    assert partition is not None
+    plan = make_plan(make_cluster(Path("/x"), kind=ClusterKind.SLURM), nodes=2)
+    assert slurm_limits.problems_of(plan, partition) == []
+    spared = dataclasses.replace(plan, spares=1)
+    (problem,) = slurm_limits.problems_of(spared, partition)
+    asked = "2 nodes and 1 spare asked for, but partition gpu gives a job at most 2"
+    assert (problem.message, problem.hint) == (asked, "--spares 0")
+
+
 def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:
     slurm_limits.check(slurm_plan(tmp_path, nodes=500))
     fake("scontrol", f"printf '%s' '{PARTITION}'")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from clusterkit.core.model import ClusterKind, NodeResult
+from clusterkit.executors import executor_for
+from clusterkit.executors.run import node_results
 from clusterkit.executors.slurm import states
 from clusterkit.executors.slurm.states import explain_node_failure
-from tests.unit.executors.test_executors_slurm import SCRIPT, WANTED, Fake, fake
+from tests.unit.executors.test_executors_slurm import (
+    SCRIPT,
+    WANTED,
+    Fake,
+    fake,
+    slurm_plan,
+    submit,
+)
 
 __all__ = ["fake"]
 
@@ -80,3 +92,19 @@ def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
 def test_lines_that_are_no_nodes_are_passed_over(fake: Fake) -> None:
     slurm(fake, JOB.format(""), "nonsense", "NodeName=n1", "NodeName=n2 State=DOWN* Reason=disk")
     assert explain_node_failure("7").startswith("n2 is down+not_responding, disk")
+
+
+def test_slurm_is_told_of_a_bad_node_beside_those_that_were_excluded(
+    fake: Fake, tmp_path: Path
+) -> None:
+    """A new list replaces the old one, and is given once."""
+    fake("sbatch", "echo 4711")
+    run, submission, _ = submit(slurm_plan(tmp_path, directives={"exclude": "n[8-9]"}, requeue=1))
+    result = NodeResult(
+        node_rank=0, node="n1", exit_code=69, started_at=0.0, ended_at=1.0, unfit="/dev/shm is full"
+    )
+    node_results.write_result(run, result, attempt=0, of=2)
+    fake("scontrol", f'echo "$*" >>{tmp_path}/asked')
+    for _ in range(2):
+        executor_for(ClusterKind.SLURM).restart(run, submission)
+    assert (tmp_path / "asked").read_text() == "update JobId=4711 ExcNodeList=n[8-9],n1\n"

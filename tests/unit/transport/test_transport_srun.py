@@ -114,6 +114,17 @@ def test_what_is_said_of_nodes_stays_with_them(
     assert [reply.reach.problem for reply in ask("n1", "n2")] == [problem, problem]
 
 
+def test_of_slurms_variables_those_reach_srun_that_say_where_it_may_look(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONF", "PARTITION", "RESERVATION", "EXPORT_ENV", "NODELIST"):
+        monkeypatch.setenv(f"SLURM_{name}", name.lower())
+    words = "$SLURM_CONF $SLURM_PARTITION $SLURM_RESERVATION"
+    fake("srun", f'echo "{words} ${{SLURM_EXPORT_ENV-}}${{SLURM_NODELIST-}}" >{tmp_path}/seen\n')
+    ask("n1")
+    assert (tmp_path / "seen").read_text() == "conf partition reservation \n"
+
+
 def standing(fake: Fake, state: str) -> Standing:
     fake("sinfo", f"echo 'n1|{state}|none'\n")
     return standings(["n1"])["n1"]
