@@ -426,6 +426,7 @@ def test_a_file_is_created_once_and_whole(
 def test_devices_are_split_where_there_are_enough() -> None:
     assert split_devices("0123", (2, 2)) == (("0", "1"), ("2", "3"))
     assert split_devices("0123", (1, 2)) == (("0",), ("1", "2"))
+    assert split_devices("0123", (1, 2, 1)) == (("0",), ("1", "2"), ("3",))
     assert split_devices("0", (1, 1)) is None
     assert split_devices("", (1,)) is None
 
