@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterkit.cli.jobs.status import endings
-from clusterkit.cli.jobs.wait import wait_for_runs
+from clusterkit.cli.jobs.wait import wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
@@ -28,7 +28,7 @@ from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs.find import find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, judge
-from clusterkit.jobs.state.load import load_jobs
+from clusterkit.jobs.state.load import Job, load_jobs
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
@@ -170,6 +170,12 @@ def test_the_scheduler_knows_why() -> None:
     assert verdict(said=says(JobState.FAILED, "NODE_FAIL", 1)) == ("failed", 1)
     assert verdict(said=says(JobState.SUCCEEDED)) == ("succeeded", 0)
     assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
+
+
+def test_the_exit_code_is_that_of_the_node_which_ended_first() -> None:
+    """Whatever its rank: the others may have been broken by its end."""
+    late, early = node(0, 143, "timeout", ended=9.0), node(1, 15, "timeout", ended=8.0)
+    assert verdict(late, early) == ("timeout", 15)
 
 
 def test_nodes_know_what_slurm_forgets_of_a_job_that_ends_in_its_grace_time() -> None:
@@ -587,6 +593,28 @@ def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
     assert f"clusterkit logs -f local-{run.key}" in errors
     assert ck("wait", "latest").returncode == 0
     assert "done" in run.log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ((), 0),
+        ((JobState.SUCCEEDED, JobState.SUCCEEDED), 0),
+        ((JobState.SUCCEEDED, JobState.UNKNOWN), 2),
+        ((JobState.UNKNOWN, JobState.CANCELLED), 1),
+        ((JobState.FAILED, JobState.UNKNOWN), 1),
+    ],
+)
+def test_a_job_that_failed_counts_more_than_one_of_which_nobody_can_tell(
+    tmp_path: Path, states: tuple[JobState, ...], code: int
+) -> None:
+    jobs = []
+    for state in states:
+        run = make_run(tmp_path)
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        jobs.append(Job(run=run, submission=submission, status=JobStatus(state=state)))
+    assert worst(jobs) == code
 
 
 @pytest.mark.parametrize("changes", [{}, {"kind": ClusterKind.SSH, "requeue": 1}])

@@ -196,6 +196,12 @@ def test_the_first_rank_that_fails_is_named_and_every_node_has_its_exit_code(
     assert [told[name] for name in ("node", "rank", "local_rank", "exit_code")] == ["n1", 3, 1, 7]
 
 
+def test_an_mpirun_that_is_killed_ends_every_node_as_a_shell_would_say(tmp_path: Path) -> None:
+    killed = "#!/bin/sh\ncase $1 in --version) echo '(Open MPI) 4.1.4'; exit ;; esac\nkill -9 $$\n"
+    ended = Job(tmp_path, "1 1", mpirun=killed).run("")
+    assert [code for _, code in ended] == [137, 137], ended
+
+
 def test_what_open_mpi_is_told(tmp_path: Path) -> None:
     Job(tmp_path, "1 1").run("", "--map-by=node", GLOO_SOCKET_IFNAME="lo", SLURM_JOB_ID="7")
     words = (tmp_path / "seen").read_text().splitlines()
