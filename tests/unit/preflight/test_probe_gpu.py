@@ -367,6 +367,21 @@ class TestKernelLog:
         assert done.stdout == f"log dmesg\n{kept}ib0: Lost carrier\n"
         assert done.stderr == ""
 
+    def test_of_a_long_log_the_snippet_keeps_the_newest_errors(self, tmp_path: Path) -> None:
+        lines = [f"[{second}.0] NVRM: Xid (PCI:0000:3b:00): 13, pid=1" for second in range(2000)]
+        lines.append("[2000.0] NVRM: Xid (PCI:0000:3c:00): 79, GPU has fallen off the bus.")
+        (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+        for tool in ("dmesg", "nvidia-smi"):
+            (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path}/log\n", encoding="utf-8")
+            (tmp_path / tool).chmod(0o755)
+        text = kernel_log.PROBE.snippet(PreflightJob(hosts=("n1",)))
+        assert text is not None
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
+        done = subprocess.run(
+            ["sh", "-c", text], capture_output=True, text=True, check=True, env=path
+        )
+        assert {xid.code for xid in kernel_log.parse(done.stdout).xids} == {13, 79}
+
     def test_a_fatal_switch_stays_fatal(self) -> None:
         head = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, "
         (sxid,) = kernel_log.read_kernel_log(
