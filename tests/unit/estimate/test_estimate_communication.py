@@ -164,6 +164,16 @@ def test_a_pipeline_sends_what_stands_between_its_stages() -> None:
     assert found[0].messages == 16
 
 
+@pytest.mark.parametrize(("tp", "between_nodes"), [(4, False), (8, True)])
+def test_stages_that_fill_a_node_each_send_over_the_network(tp: int, between_nodes: bool) -> None:
+    def seconds(interconnect: str) -> float:
+        pair = setup(pp=2, tp=tp, gpus=2 * tp, library=Library.MEGATRON, interconnect=interconnect)
+        (sent,) = (one for one in transfers_of(pair) if one.group == "pipeline")
+        return sent.seconds
+
+    assert (seconds("ethernet-10") > seconds("infiniband-ndr")) is between_nodes
+
+
 def test_context_parallel_ranks_share_in_the_gradients() -> None:
     groups = {transfer.group for transfer in transfers_of(setup(cp=4, library=Library.MEGATRON))}
     assert groups == {"context", "data"}
