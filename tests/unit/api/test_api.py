@@ -225,6 +225,13 @@ def test_preflight(desk: Path) -> None:
     assert "cluster" in inspect.signature(PreflightOptions).parameters
 
 
+def test_a_strict_preflight_takes_a_warning_for_a_failure(desk: Path) -> None:
+    octal = "clusters: {local: {run_dir: runs, env: {NCCL_IB_TIMEOUT: '022'}}}\n"
+    (desk / "clusterkit.yaml").write_text(octal)
+    assert clusterkit.preflight(cluster="local", select="NCCL001").fit
+    assert not clusterkit.preflight(cluster="local", select="NCCL001", strict=True).fit
+
+
 def test_preflight_keeps_a_job_from_being_submitted(desk: Path) -> None:
     with pytest.raises(PreflightFailedError, match="not submitted: the job cannot run") as refused:
         clusterkit.submit(
