@@ -83,10 +83,10 @@ def run_fed(
         threading.Thread(target=_drain, args=(process.stdout, take), daemon=True),
         threading.Thread(target=_drain, args=(process.stderr, note), daemon=True),
     )
-    for thread in threads:
-        thread.start()
     exit_code = None
     try:
+        for thread in threads:
+            thread.start()
         exit_code = _wait(process, time.monotonic() + timeout_s, enough)
     finally:
         if exit_code is None:

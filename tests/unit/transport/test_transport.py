@@ -375,13 +375,16 @@ def test_a_program_is_told_when_its_client_is_killed(tmp_path: Path) -> None:
 
 _ENDED = """
 import signal, sys
+from pathlib import Path
 from clusterkit.cli.frame.main import ended_as_by_ctrl_c
 from clusterkit.transport.process import run_fed
+began, *argv = sys.argv[1:]
+def note(*_): return Path(began).touch() is None
 with ended_as_by_ctrl_c():
     signals = (signal.SIGINT, signal.SIGTERM)
-    run_fed(sys.argv[1:], "", on_output=lambda *_: True, timeout_s=60, signals=signals)
+    run_fed(argv, "", on_output=note, timeout_s=60, signals=signals)
 """
-_SLOW = 'trap "touch $2" INT; trap "touch $1; exit" TERM; touch $0; while :; do sleep 0.1; done'
+_SLOW = 'trap "touch $1" INT; trap "touch $0; exit" TERM; echo; while :; do sleep 0.1; done'
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
@@ -390,7 +393,7 @@ def test_a_second_signal_does_not_keep_a_client_from_ending_its_program(
 ) -> None:
     """A lost session sends SIGHUP by the kernel and by its shell, and systemd SIGTERM too."""
     began, ended, told = tmp_path / "began", tmp_path / "ended", tmp_path / "told"
-    argv = [sys.executable, "-c", _ENDED, "bash", "-c", _SLOW, str(began), str(ended), str(told)]
+    argv = [sys.executable, "-c", _ENDED, str(began), "bash", "-c", _SLOW, str(ended), str(told)]
     with subprocess.Popen(argv, stderr=subprocess.PIPE) as client:
         _await(began)
         client.send_signal(signal.SIGHUP)
