@@ -25,6 +25,8 @@ DEBIAN_FRAMEWORKS := openmpi-bin mpich libopenmpi-dev libpmix-dev openjdk-17-jre
 DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 # frameworks whose packages are large: each has a virtual environment of its own on top of ours
 HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
+# Tests start Python some thousand times: it is to keep what it has compiled, as it does by default
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?= -q --durations=25
 # what `make test` runs
 FIRST := not docker and not frameworks and (smoke or not lab and not train)
@@ -43,8 +45,15 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 	@echo 'next: export PATH="$$PWD/.venv/bin:$$PATH", then clusterkit status'
 
 .PHONY: test
-test: $(VENV)/test.done lint ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
+test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
 	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
+
+# Each process of the tests reads all of them: what pytest makes of them is kept, and made while mypy
+# leaves a processor free.
+.PHONY: compiled
+compiled: $(VENV)/test.done
+	@pytest --collect-only -qqq tests >$(VENV)/collected.log || { cat $(VENV)/collected.log; exit 1; }
 
 .PHONY: test-all
 test-all: ## Run `make test`, then all other tests of the practice cluster and of the Docker engine
