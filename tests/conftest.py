@@ -31,9 +31,12 @@ LABS = {
     "faults": re.compile(r"tests/lab/test_(again|faults|ssh_jobs|worker)"),
     "ssh": re.compile(r"tests/lab/test_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
     "lab": re.compile(r"tests/lab/"),
+    "site": re.compile(r"tests/unit/docs/test_docs_site"),
+    "wheel": re.compile(r"tests/unit/transport/test_wheel"),
 }
-"""Tests that run one after the other, each part on a practice cluster of its own, or on a Docker
-engine. More parts at once are no faster on two cores: jobs wait for processors, and miss times."""
+"""Tests that run one after the other, each part on a practice cluster of its own, on a Docker
+engine, or on what is built once. More clusters at once are no faster on two cores: jobs wait for
+processors, and miss times. Who waits for the site, or builds one more wheel, tests nothing."""
 
 
 def pytest_configure() -> None:

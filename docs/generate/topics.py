@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.cli.explain.topic import texts
-from clusterkit.cli.explain.topics import find_topic
+from clusterkit.cli.explain.topics import all_topics
 from clusterkit.core.model import JobState
 from docs.generate.page import Page, blocks, code, fenced, prose, table
 
@@ -47,13 +47,14 @@ def pages(root: Path) -> Iterator[Page]:
             ),
         ),
     )
+    topics = all_topics()
     for name, title in _AS_TOLD.items():
         yield Page(
             path=f"reference/{name}.md",
             text=blocks(
                 f"# {title}",
-                f"What `clusterkit explain {name}` says: {prose(find_topic(name).summary)}.",
-                fenced(find_topic(name).text),
+                f"What `clusterkit explain {name}` says: {prose(topics[name].summary)}.",
+                fenced(topics[name].text),
             ),
         )
 
