@@ -24,7 +24,7 @@ from clusterkit.observe.diagnose.evidence import (
     year_of,
 )
 from clusterkit.observe.diagnose.hits import Hit, Scanned
-from clusterkit.observe.diagnose.lines import time_of
+from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import Compare, Role, Rule
 
@@ -77,6 +77,7 @@ def events_of(
                 continue
             if _taken_back(rule, hit, scanned.size):
                 continue
+            _placed_by(near, hit)
             own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
             wanted = rule.role is not Role.CONSEQUENCE
             sought = wanted and looked < _MOST_TIMED
@@ -157,6 +158,13 @@ def _ended_badly(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bo
     return any(rule.outside for rule in own) and not all(
         rule.ending or rule.outside for rule in own
     )
+
+
+def _placed_by(near: Mapping[str, str], hit: Hit) -> None:
+    """Give a hit the place that the lines around it name, where its own names none."""
+    hit.node = hit.node or near.get("node")
+    if hit.rank is None:
+        hit.rank = rank_in(near.get("rank", ""))
 
 
 def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:

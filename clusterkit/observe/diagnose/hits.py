@@ -50,8 +50,9 @@ STARTS = (
     "nohup: ignoring input",
     "Setting OMP_NUM_THREADS environment variable for each process",
     "The following values were not passed to `accelerate launch`",
+    ":main] cmd = ",
 )
-"""What a launcher prints once, before all else: torchrun, accelerate, a shell."""
+"""What a launcher prints once, before all else: torchrun, accelerate, DeepSpeed, a shell."""
 _REPORTS = frozenset(
     {"torchrun-report", "deepspeed-report", "launcher-report", "slurm-report", "hangup"}
 )
@@ -99,6 +100,8 @@ class Hit:
     text: str
     stamp: str = ""
     """The time that a tool put before the line."""
+    local: str = ""
+    """The local rank, where the line tells no more."""
     node: str | None = None
     rank: int | None = None
     value: tuple[str, str, str] | None = None

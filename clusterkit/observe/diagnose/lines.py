@@ -25,6 +25,8 @@ _TRACE = (
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$))"
 )
 """What only a process itself prints: behind it a word that may be one of a sentence is a prefix."""
+_AFTER_BAR = rf"(?:{_TRACE}|(?=(?:Killed|Terminated|Aborted|Segmentation fault)\b|\[rank: \d))"
+"""What a shell or a framework prints of the end of a process, whose bar has no end of line."""
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
@@ -34,12 +36,12 @@ _PREFIXES = tuple(
         r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
-        r"\[(?:default|trainer|worker)\d*(?:\|\d*)?\]:",  # torchrun --tee: a local rank
+        r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee
         rf"(?P<node>[a-z][\w.-]{{0,62}}\d) {{1,12}}\| {_TRACE}",  # docker compose
         rf"(?:[\w.-]{{1,62}}/\d{{1,6}} |\[?std(?:out|err)\]?:? ){_TRACE}",  # torchx, Dask
         rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
         rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
-        rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,80}}\] ?{_TRACE}",  # tqdm
+        rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,999}}\] ?{_AFTER_BAR}",  # tqdm
         r"(?!slurmstepd-)(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh
     )
 )
@@ -61,12 +63,13 @@ _BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
 _NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
 _FEWEST_STEPS = 3
 _STAMP = re.compile(
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,6}\]<std)|"
     r"(?: {0,4}\| )?\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?"
     r"(?: std(?:out|err) [FP])?(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
-    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE})"
+    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE}))"
 )
-"""A time that a tool put before the prefix of a rank: ts, kubectl, containerd, collectors of logs.
+"""A time that a tool put before the prefix of a rank: horovodrun, ts, kubectl, containerd, others.
 
 Only before those that are nothing else: a number behind a time is one of a process mostly.
 """
@@ -97,6 +100,8 @@ class Line:
     """Whether the rank is no more than a number before the line, which may be one of a step."""
     stamp: str = ""
     """The time that a tool put before its prefixes."""
+    local: str = ""
+    """The local rank, where a prefix tells no more."""
 
     @property
     def dated(self) -> str:
@@ -140,7 +145,7 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
     node: str | None = None
     rank: int | None = None
     bare = False
-    stamp = ""
+    stamp = local = ""
     for _ in range(_MOST_PREFIXES):
         if not stamp and (time := _STAMP.match(text)) is not None:
             stamp, text = time[0].strip(), text[time.end() :]
@@ -151,6 +156,7 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
             break
         node = groups.get("node") or node
+        local = groups.get("local") or local
         if groups.get("rank"):
             rank, bare = int(groups["rank"]), _BARE.match(match[0]) is not None
         text = text[match.end() :]
@@ -159,7 +165,7 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
     if text.startswith("slurmstepd: "):
         rank = None  # of the node, in whichever task's output srun put it
     node, rank = _named_inside(text, node, rank)
-    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp)
+    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp, local=local)
 
 
 def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:

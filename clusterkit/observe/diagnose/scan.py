@@ -156,6 +156,7 @@ class Scanner:
                 last=offset,
                 text=line.text,
                 stamp=line.stamp,
+                local=line.local,
                 node=line.node,
                 rank=finds.rank_of(line),
                 learnt=learnt,

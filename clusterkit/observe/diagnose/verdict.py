@@ -60,6 +60,8 @@ class Finding:
     """The hook of the engine that has more to say, such as `estimate`."""
     node: str | None
     rank: int | None
+    local: str = ""
+    """The local rank, where no more is known; empty where not even that is."""
     time: float | None
     """Seconds since the epoch, by the clock of whoever printed it."""
     nodes: tuple[str, ...]
@@ -73,7 +75,10 @@ class Finding:
     def where(self) -> str:
         """The node and the rank in words; empty where neither is known."""
         words = [self.node] if self.node else []
-        words += [f"rank {self.rank}"] if self.rank is not None else []
+        if self.rank is not None:
+            words += [f"rank {self.rank}"]
+        elif self.local:
+            words += [f"local rank {self.local}"]
         return " ".join(words)
 
 
@@ -136,7 +141,12 @@ def diagnose(
 
 
 def _doubted(root: Event, finding: Finding) -> Finding:
-    """Say of a cause that it may be none, where whoever printed it took steps after it."""
+    """Say of a cause that it may be none, where whoever printed it took steps after it.
+
+    Whom a scheduler ends it leaves some seconds, in which there may be steps.
+    """
+    if root.rule.outside and not root.handled:
+        return finding
     if root.rule.role is Role.CONSEQUENCE or not root.hit.line:
         return finding
     if not root.handled and steps_after(root.hit).get(root.rank, 0) < _STEPS:
@@ -220,6 +230,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         advice=rule.advice,
         node=event.node,
         rank=event.rank,
+        local=hit.local or event.groups.get("local", ""),
         time=event.time if event.timed else None,
         nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),
         ranks=tuple(sorted({other.rank for other in same if other.rank is not None})),

@@ -1,0 +1,78 @@
+"""Where a failure was, and in which run of a file: what prefixes and lines around it tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Finding, diagnose
+
+BAR = "\rtraining:  14%|█▍        | 3/22 [00:06<00:38,  2.02s/it{more}]"
+LIMIT = (
+    "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T14:05:02 DUE TO TIME LIMIT ***\n"
+)
+HYDRA = """\
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   {rank}PID 4711 RUNNING AT n2
+{end}
+"""
+INIT = "Abort(1091471) on node 5 (rank 5 in comm 0): Fatal error in PMPI_Init: Other MPI error\n"
+PORT = "[W socket.cpp:436] The server socket has failed to bind (Address already in use).\n"
+LAUNCH = (
+    "[2026-11-22 13:59:12,440] [INFO] [runner.py:571:main] cmd = /usr/bin/python3 -u train.py\n"
+)
+ENDED = "[ERROR] [launch.py:321:sigkill_handler] ['train.py'] exits with return code = 1\n"
+
+
+def cause(folder: Path, log: str) -> Finding:
+    """Return the cause in a log."""
+    path = folder / "train.log"
+    path.write_text(log)
+    found = diagnose(own_rules(), [Source(path=path)]).cause
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("log", "where"),
+    [
+        ("[default3]:ValueError: x\n", "local rank 3"),
+        (
+            "E1 api.py:1] failed (exitcode: -11) local_rank: 2 (pid: 1) of binary: x\n",
+            "local rank 2",
+        ),
+        ("Tue Nov 24 12:25:59 2026[1]<stderr>:Segmentation fault (core dumped)\n", "rank 1"),
+        ("Process 3 exit with status code 139.\n", "rank 3"),
+        (HYDRA.format(rank="", end="=   EXIT CODE: 139"), "n2"),
+        (HYDRA.format(rank="RANK 3 ", end="=   KILLED BY SIGNAL: 9 (Killed)"), "n2 rank 3"),
+        (f"{INIT}MPIDI_OFI_mpi_init_hook(1382): OFI get address vector map failed\n", "rank 5"),
+    ],
+)
+def test_prefixes_and_the_lines_around_a_find_tell_where_it_was(
+    log: str, where: str, tmp_path: Path
+) -> None:
+    assert cause(tmp_path, log).where == where
+
+
+@pytest.mark.parametrize("end", ["Killed", "[rank: 0] Received SIGTERM: 15"])
+@pytest.mark.parametrize("more", ["", ", v_num=7" * 40])
+def test_a_process_that_ends_in_the_middle_of_a_bar_is_heard(
+    end: str, more: str, tmp_path: Path
+) -> None:
+    found = cause(tmp_path, f"step 1\n{BAR.format(more=more)}{end}\n")
+    assert found.rule == ("rank-killed" if end == "Killed" else "interrupted")
+
+
+def test_steps_within_the_seconds_that_a_scheduler_leaves_raise_no_doubt(tmp_path: Path) -> None:
+    found = cause(tmp_path, f"step 1\n{LIMIT}step 2\nstep 3\nstep 4\n")
+    assert (found.rule, "But steps" in found.says) == ("time-limit", False)
+
+
+def test_a_second_run_of_deepspeed_in_the_same_file_has_failures_of_its_own(tmp_path: Path) -> None:
+    first = f"{LAUNCH}{PORT}{ENDED}"
+    assert cause(tmp_path, first).rule == "address-in-use"
+    assert cause(tmp_path, f"{first}{LAUNCH}ValueError: x\n").rule == "python-exception"
+    assert cause(tmp_path, f"{LAUNCH}{PORT}{LAUNCH}").rule == "address-in-use"
