@@ -19,12 +19,12 @@ W = TypeVar("W")
 R = TypeVar("R")
 
 
-def takes(words: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]:
+def takes(make_options: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]:
     """Give a function of one `Words` the arguments from which a `Words` is made."""
 
     def decorate(function: Callable[[W], R]) -> Callable[P, R]:
-        hints = typing.get_type_hints(words)
-        signature = inspect.signature(words)
+        hints = typing.get_type_hints(make_options)
+        signature = inspect.signature(make_options)
         signature = signature.replace(
             parameters=[p.replace(annotation=hints[p.name]) for p in signature.parameters.values()],
             return_annotation=inspect.signature(function).return_annotation,
@@ -35,7 +35,7 @@ def takes(words: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}(): {error}") from None
-            return function(words(*args, **kwargs))
+            return function(make_options(*args, **kwargs))
 
         called.__name__ = called.__qualname__ = function.__name__
         called.__doc__, called.__module__ = function.__doc__, function.__module__
@@ -62,8 +62,8 @@ def given(options: JobOptions) -> Mapping[str, Any]:
     """
     names = [each.name for each in dataclasses.fields(JobOptions) if each.name != "job"]
     values = {name: getattr(options, name) for name in names}
-    said = {name: value for name, value in values.items() if value not in (None, (), {}, [])}
-    return checked_values({name: as_text(value) for name, value in said.items()})
+    provided = {name: value for name, value in values.items() if value not in (None, (), {}, [])}
+    return checked_values({name: as_text(value) for name, value in provided.items()})
 
 
 def several(value: str | Sequence[str]) -> tuple[str, ...]:

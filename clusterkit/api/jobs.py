@@ -143,13 +143,13 @@ def submit(options: SubmitOptions) -> JobHandle:
         UserError: what is asked for is wrong, or preflight found something (then with `report`).
         RemoteError: the cluster refused, or did not answer.
     """
-    said = {
+    provided = {
         "preflight": options.preflight,
         "exclude_unfit": options.exclude_unfit,
         "force": options.force,
         "after": several(options.after),
     }
-    prepared = prepare(_request(options, verb="submit", **said))
+    prepared = prepare(_request(options, verb="submit", **provided))
     _warn_of_script(prepared.plan)
     _, run, _ = start(
         prepared, callbacks=SubmitCallbacks(warn=warn, note=warn, on_reply=lambda _: None)

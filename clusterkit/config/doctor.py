@@ -229,14 +229,14 @@ def ssh(machine: Machine) -> Iterator[Item]:
 
 def containers(machine: Machine) -> Iterator[Item]:
     """Yield each container runtime."""
-    wanted = {spec.container_runtime for spec in machine.settings.clusters.values()}
+    runtimes = {spec.container_runtime for spec in machine.settings.clusters.values()}
     for name, argv, fix in (
         ("docker", ("docker", "version", "--format={{.Server.Version}}"), "docker info"),
         ("apptainer", ("apptainer", "--version"), "apptainer --version"),
         ("enroot", ("enroot", "version"), "enroot version"),
     ):
         answer = machine.run(argv)
-        needed = name in wanted
+        needed = name in runtimes
         if answer.ok:
             yield _item(name, answer.output.strip(), needed=needed)
         elif answer.found:

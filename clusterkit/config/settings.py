@@ -57,10 +57,10 @@ class Settings:
         Raises:
             UserError: there is none of that name.
         """
-        wanted = self.default_cluster if name is None else name
-        if wanted not in self.clusters:
-            raise UserError(f"unknown cluster {wanted!r}", hint=choices_hint(wanted, self.clusters))
-        return self.clusters[wanted]
+        chosen = self.default_cluster if name is None else name
+        if chosen not in self.clusters:
+            raise UserError(f"unknown cluster {chosen!r}", hint=choices_hint(chosen, self.clusters))
+        return self.clusters[chosen]
 
     def warnings_of(self, name: str) -> tuple[Problem, ...]:
         """Return what is odd about one cluster."""

@@ -95,11 +95,11 @@ def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[P
     names = (*keys, *(name for row in others for name in row["names"].split()))
     known = {variable(name) for name in names}
     # The common prefix would make every name look close.
-    words = {name.removeprefix(PREFIX).lower(): name for name in known}
+    keys_read = {name.removeprefix(PREFIX).lower(): name for name in known}
     problems = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            near = get_close_matches(name.removeprefix(PREFIX).lower(), words, n=1)
-            hint = f"did you mean {words[near[0]]!r}?" if near else "remove it"
+            near = get_close_matches(name.removeprefix(PREFIX).lower(), keys_read, n=1)
+            hint = f"did you mean {keys_read[near[0]]!r}?" if near else "remove it"
             problems.append(Problem(message=f"nothing reads the variable {name}", hint=hint))
     return tuple(problems)

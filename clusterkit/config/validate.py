@@ -68,10 +68,10 @@ def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
         return f"{name} cannot be {shown(value)}", _one_of(value, str(context["expected"]))
     for row in _TYPES:
         if kind.startswith(row["type"]):
-            wanted, bound = f"{name} must be {row['wanted']}", row["bound"]
+            requirement, bound = f"{name} must be {row['wanted']}", row["bound"]
             if bound:
-                return f"{wanted} {context[bound]}, not {value}", None
-            return f"{wanted}, not {shown(value)}", row["hint"] or None
+                return f"{requirement} {context[bound]}, not {value}", None
+            return f"{requirement}, not {shown(value)}", row["hint"] or None
     cause = context.get("error")
     if isinstance(cause, ValueError):
         return f"{name}: {cause}", cause.hint if isinstance(cause, ValueProblemError) else None

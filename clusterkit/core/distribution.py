@@ -55,8 +55,8 @@ def own_requirements(extra: str | None = None) -> tuple[str, ...]:
     required = (found.requires if found else None) or ()
     if extra is None:
         return tuple(line for line in required if "extra ==" not in line)
-    wanted = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
-    return tuple(line.partition(";")[0].strip() for line in required if wanted.search(line))
+    of_extra = re.compile(rf"extra == ['\"]{re.escape(extra)}['\"]")
+    return tuple(line.partition(";")[0].strip() for line in required if of_extra.search(line))
 
 
 def foreign_distribution() -> metadata.Distribution | None:

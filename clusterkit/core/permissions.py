@@ -48,9 +48,9 @@ def output(mode: int = PUBLIC) -> int:
 
 def open_new(path: Path, mode: int | None) -> int:
     """Create a file that was not there; return its descriptor, for reading and writing."""
-    wanted = exact(path, mode)
+    permissions = exact(path, mode)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-    os.fchmod(descriptor, wanted)
+    os.fchmod(descriptor, permissions)
     return descriptor
 
 
@@ -77,9 +77,9 @@ def make_folder(path: Path, mode: int) -> None:
     """Make one folder, which must not be there, with exactly these permissions."""
     path.mkdir(mode=mode)
     got = stat.S_IMODE(path.lstat().st_mode)
-    wanted = mode | (got & stat.S_ISGID)  # whose files belong to the group of the folder
-    if got != wanted:
-        path.chmod(wanted)
+    permissions = mode | (got & stat.S_ISGID)  # whose files belong to the group of the folder
+    if got != permissions:
+        path.chmod(permissions)
 
 
 def close_output() -> None:

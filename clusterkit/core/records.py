@@ -95,8 +95,8 @@ def _value(value: Any, hint: Any) -> Any:
     if origin in {types.UnionType, typing.Union}:
         if value is None and type(None) in arguments:
             return None
-        (wanted,) = (argument for argument in arguments if argument is not type(None))
-        return _value(value, wanted)
+        (kind,) = (argument for argument in arguments if argument is not type(None))
+        return _value(value, kind)
     if origin is not None:
         return _collection(value, origin, arguments)
     return _single(value, hint)

@@ -24,27 +24,27 @@ _LONGEST = 40
 _LARGEST = 1e18
 
 
-def whole(text: str, *, least: int = 0, most: int = UNSIGNED_64, base: int = 10) -> int:
-    """Return a whole number from `least` to `most`, both included.
+def whole(text: str, *, minimum: int = 0, maximum: int = UNSIGNED_64, base: int = 10) -> int:
+    """Return a whole number from `minimum` to `maximum`, both included.
 
     Raises:
         ValueError: it is none, or beyond the range.
     """
-    number = int(text, base) if len(text) <= _LONGEST else most + 1
-    if not least <= number <= most:
-        raise ValueError(f"no number from {least} to {most}: {text[:_LONGEST]!r}")
+    number = int(text, base) if len(text) <= _LONGEST else maximum + 1
+    if not minimum <= number <= maximum:
+        raise ValueError(f"no number from {minimum} to {maximum}: {text[:_LONGEST]!r}")
     return number
 
 
-def real(text: str, *, least: float = -_LARGEST, most: float = _LARGEST) -> float:
-    """Return a finite number from `least` to `most`.
+def real(text: str, *, minimum: float = -_LARGEST, maximum: float = _LARGEST) -> float:
+    """Return a finite number from `minimum` to `maximum`.
 
     Raises:
         ValueError: it is none, or beyond the range.
     """
     number = float(text) if len(text) <= _LONGEST else math.nan
-    if not least <= number <= most:  # never true for what is not a number
-        raise ValueError(f"no number from {least:g} to {most:g}: {text[:_LONGEST]!r}")
+    if not minimum <= number <= maximum:  # never true for what is not a number
+        raise ValueError(f"no number from {minimum:g} to {maximum:g}: {text[:_LONGEST]!r}")
     return number
 
 

@@ -64,7 +64,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         wrong = "container-once" if container is not None else "spares-once"
         raise refused(wrong, job, framework=framework.name)
     directives = sbatch_directives(
-        job, cluster, name=_job_name(job), once=command.once, slots=max(slots)
+        job, cluster, name=_job_name(job), single_launcher=command.once, slots=max(slots)
     )
     time = directives.get("time") or job.time or cluster.time
     return LaunchPlan(
@@ -105,9 +105,9 @@ def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ..
     names = tuple(name for name in known if name not in job.exclude)
     have = len(names)
     if have < nodes + job.spares:
-        asked = nodes_in_words(nodes, job.spares)
+        requested = nodes_in_words(nodes, job.spares)
         without = f" without {hostlist.fold_set(job.exclude)}" if job.exclude else ""
-        values = {"asked": asked, "have": have, "without": without, "fewer": _fewer(job, have)}
+        values = {"asked": requested, "have": have, "without": without, "fewer": _fewer(job, have)}
         raise refused("few-hosts", job, cluster, **values)
     return names[: nodes + job.spares]
 

@@ -76,8 +76,8 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
         "compose": lambda: _compose(plan),
         "config": lambda: _config(plan),
     }
-    wanted = set(only)
-    return tuple(file for kind in KINDS if kind in wanted for file in makers[kind]())
+    selected = set(only)
+    return tuple(file for kind in KINDS if kind in selected for file in makers[kind]())
 
 
 def write_files(rendered: Sequence[RenderedFile], folder: Path) -> Iterator[Path]:

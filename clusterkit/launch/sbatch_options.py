@@ -29,22 +29,22 @@ _INSTEAD = {row["option"]: row["instead"] for row in _TABLE if row["instead"]}
 
 
 def sbatch_directives(
-    job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int
+    job: JobSpec, cluster: ClusterSpec, *, name: str, single_launcher: bool, slots: int
 ) -> Mapping[str, str | None]:
     """Return sbatch options by their long names; None for one that takes no value.
 
-    `slots` are those of one node; a job that starts `once` gets a Slurm task for each of them,
+    `slots` are those of one node; a job of a `single_launcher` gets a Slurm task for each,
     any other job one task per node.
 
     Raises:
         UserError: a directive of the site or of the user cannot be one, or the notice is longer
             than the time limit.
     """
-    least = job.nodes + job.spares
-    nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
+    min_nodes = job.nodes + job.spares
+    nodes = f"{min_nodes}-{job.max_nodes}" if job.max_nodes else str(min_nodes)
     gpus = job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type
     sites = {
-        "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
+        "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if single_launcher else 1),
         "mem": cluster.memory,
         "time": job.time or cluster.time,
         **{key: getattr(cluster, key) for key in ("partition", "account", "qos", "constraint")},
@@ -53,12 +53,12 @@ def sbatch_directives(
     # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
     # The step of the job says it again in any case.
     tasks = not job.max_nodes or cluster.gpu_request is GpuRequest.GPUS_PER_TASK
-    wanted: dict[str, str | None] = {
+    directives: dict[str, str | None] = {
         "job-name": name,
         "nodes": nodes,
-        **({"ntasks-per-node": str(slots) if once else "1"} if tasks else {}),
+        **({"ntasks-per-node": str(slots) if single_launcher else "1"} if tasks else {}),
         # Without a word about GPUs anywhere, a slot is a CPU process: Slurm is asked for none.
-        **(gpu_request(cluster, slots, once=once) if gpus else {}),
+        **(gpu_request(cluster, slots, single_launcher=single_launcher) if gpus else {}),
         **{key: str(value) for key, value in sites.items() if value},
         "signal": f"USR2@{_notice_s(job, cluster)}",
         "requeue" if job.requeue else "no-requeue": None,
@@ -66,15 +66,17 @@ def sbatch_directives(
         "open-mode": "append",
         "output": "%x-%j.out",
     }
-    wanted |= {key: value or None for key, value in cluster.extra_directives.items()}
-    wanted = {key: value for key, value in wanted.items() if key not in cluster.skip_directives}
-    last_word = {key: value or None for key, value in job.sbatch_options.items()}
+    directives |= {key: value or None for key, value in cluster.extra_directives.items()}
+    directives = {
+        key: value for key, value in directives.items() if key not in cluster.skip_directives
+    }
+    overrides = {key: value or None for key, value in job.sbatch_options.items()}
     for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
-        if one in last_word:
-            wanted.pop(other, None)
-    wanted |= last_word
-    _check_directives(wanted, last_word)
-    return wanted
+        if one in overrides:
+            directives.pop(other, None)
+    directives |= overrides
+    _check_directives(directives, overrides)
+    return directives
 
 
 def notice_of(directives: Mapping[str, str | None]) -> int:
@@ -95,10 +97,12 @@ def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
     return job.notice
 
 
-def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[str, str | None]:
+def gpu_request(
+    cluster: ClusterSpec, gpus: int, *, single_launcher: bool = False
+) -> dict[str, str | None]:
     """Return the option that asks Slurm for `gpus` on each node, in the site's own way.
 
-    `once` says that one task runs for the whole job and each GPU has a task.
+    `single_launcher` says that one task runs for the whole job and each GPU has a task.
     """
     typed = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
     match cluster.gpu_request:
@@ -107,24 +111,24 @@ def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[
         case GpuRequest.GRES:
             return {"gres": f"gpu:{typed}"}
         case GpuRequest.GPUS_PER_TASK:
-            return {"gpus-per-task": "1" if once else typed}
+            return {"gpus-per-task": "1" if single_launcher else typed}
         case GpuRequest.NONE:
             return {}
 
 
 def _check_directives(
-    directives: Mapping[str, str | None], last_word: Mapping[str, str | None]
+    directives: Mapping[str, str | None], overrides: Mapping[str, str | None]
 ) -> None:
     problems = [
         problem("decided-directive", option=key, instead=_INSTEAD[key])
-        for key in last_word
+        for key in overrides
         if key in _INSTEAD
     ]
     for key, value in directives.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             problems.append(problem("directive-name", option=key))
         if value is not None and (bad := NOT_IN_A_LINE.search(value)) is not None:
-            option = "--name" if key == "job-name" and key not in last_word else f"sbatch.{key}"
+            option = "--name" if key == "job-name" and key not in overrides else f"sbatch.{key}"
             what = (
                 "a line break" if bad[0] in "\n\r\x85\u2028\u2029" else f"the character {bad[0]!r}"
             )

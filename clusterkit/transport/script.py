@@ -138,8 +138,8 @@ class _Frame:
         elif kind == b"=":
             with suppress(ValueError):  # cut off in the middle: as if it had not ended
                 code, began, ended = rest.decode().split()
-                took_s = max(0.0, real(ended, least=0) - real(began, least=0))
-                self.exit_code, self.seconds = whole(code, most=255), round(took_s, 2)
+                took_s = max(0.0, real(ended, minimum=0) - real(began, minimum=0))
+                self.exit_code, self.seconds = whole(code, maximum=255), round(took_s, 2)
 
     def output(self) -> Output:
         return Output(
@@ -246,9 +246,9 @@ class AnswerReader:
             first, _, fraction = epoch.partition(".")
             with suppress(ValueError):
                 self._clock = (
-                    real(epoch, least=0, most=LATEST_S)
+                    real(epoch, minimum=0, maximum=LATEST_S)
                     if fraction.isdigit()
-                    else whole(first, most=int(LATEST_S)) + 0.5
+                    else whole(first, maximum=int(LATEST_S)) + 0.5
                 )
 
 

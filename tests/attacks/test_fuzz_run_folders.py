@@ -71,7 +71,7 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
 def whole(root: Path, trap: Trap, kind: ClusterKind, uid: int) -> RunFolder:
     """Return a run in which every file stands that a client may read."""
     run = runs.prepare(root, trap, kind, uid=uid)
-    node_results.write_result(run, RESULT, attempt=0, of=1)
+    node_results.write_result(run, RESULT, attempt=0, n_nodes=1)
     files.write_json(run.rank_failure(0), {"node": "127.0.0.1", "rank": 0, "exit_code": 7})
     files.write_json(run.requeued(0), {"why": "lost"})
     files.write_text(run.rounds(0), json.dumps({"nodes": ["127.0.0.1"]}) + "\n")

@@ -236,11 +236,11 @@ def _lives(controller: _Controller, run: RunFolder) -> bool:
 
     A file may say anything, so the process itself has to say that it controls this run.
     """
-    words = processes.command_of(controller.pid)
+    arguments = processes.command_of(controller.pid)
     return (
         controller.lives
-        and MODULE in {new_name(word) or word for word in words}
-        and os.path.realpath(words[-1]) == os.path.realpath(run.path)
+        and MODULE in {new_name(word) or word for word in arguments}
+        and os.path.realpath(arguments[-1]) == os.path.realpath(run.path)
     )
 
 

@@ -74,21 +74,21 @@ def _tell_submitit(run: RunFolder, result: NodeResult) -> None:
     os.environ["SUBMITIT_FOLDER"] = str(run.submitit)
     paths = JobEnvironment().paths
     _adopt_pickle(run, paths.submitted_pickle)
-    told = pickle.dumps(("success", result), pickle.HIGHEST_PROTOCOL)
-    files.write_bytes(paths.result_pickle, told, mode=files.PRIVATE)
+    pickled = pickle.dumps(("success", result), pickle.HIGHEST_PROTOCOL)
+    files.write_bytes(paths.result_pickle, pickled, mode=files.PRIVATE)
 
 
-def _adopt_pickle(run: RunFolder, wanted: Path) -> None:
+def _adopt_pickle(run: RunFolder, target: Path) -> None:
     """Give the submitted task the name that submitit looks for.
 
     The client does that when it learns the job id; it may have died before, or be slower than
     this node. There is one job in the folder, so the task under a temporary name is ours.
     """
     for candidate in run.submitit.glob("*.pkl"):
-        if wanted.exists():
+        if target.exists():
             return
         if not candidate.name.endswith(("_submitted.pkl", "_result.pkl")):
-            files.create_link(wanted, candidate.name)
+            files.create_link(target, candidate.name)
 
 
 def _adopt_job_id(run: RunFolder, job_id: str) -> None:

@@ -76,20 +76,20 @@ class Coordinator(PeerConnection):
             hint="set `port_range` to another range",
         )
 
-    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, rank: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Note who calls, whom it has met, and return what is known here.
 
         Raises:
             PeerError: nobody who calls is of this rank, or what it says is no news.
         """
-        answer = super().answer(rank, heard)
+        answer = super().answer(rank, message)
         now = self._now()
         if rank not in self._called_at:
             self._newcomer_at = now
         self._called_at[rank] = now
-        if heard.get("ended") is True:
+        if message.get("ended") is True:
             self._over.add(rank)
-        met = heard.get("met", [])
+        met = message.get("met", [])
         if not isinstance(met, list) or len(met) > len(self.nodes.names):
             raise PeerError("sends no list of the nodes that it has met")
         for one in met:
@@ -149,9 +149,9 @@ class Coordinator(PeerConnection):
         self._over |= set(ranks)
 
     def _goes_on_without(self, late: Collection[int]) -> bool:
-        least = self.nodes.least
+        min_nodes = self.nodes.least
         gone = {*self.peer_state.gone, *late}
-        return least is not None and len(self.nodes.names) - len(gone) >= least
+        return min_nodes is not None and len(self.nodes.names) - len(gone) >= min_nodes
 
 
 def join(

@@ -80,8 +80,8 @@ def _ended_before(run: RunFolder, attempt: int) -> str | None:
         early = ended.lstat().st_mtime_ns <= failure.lstat().st_mtime_ns
     except OSError:
         return None
-    told = record_of(_Rank, files.read_json(ended)) if early else None
-    return f"rank {told.rank} on {told.node}" if told is not None else None
+    record = record_of(_Rank, files.read_json(ended)) if early else None
+    return f"rank {record.rank} on {record.node}" if record is not None else None
 
 
 def explain(run: RunFolder, me: Identity, ended: NodeResult, *, since: int) -> NodeResult:
@@ -97,8 +97,10 @@ def explain(run: RunFolder, me: Identity, ended: NodeResult, *, since: int) -> N
     if first is not None and first.node != me.name and not _goes_on_without(run):
         return dataclasses.replace(ended, exit_code=first.exit_code, reason="peer")
     if first is None or first.node != me.name:
-        words = last_words(log, since=since)
-        return dataclasses.replace(ended, tail=bounded((*words, *explain_missing(run, me, words))))
+        output = last_words(log, since=since)
+        return dataclasses.replace(
+            ended, tail=bounded((*output, *explain_missing(run, me, output)))
+        )
     return dataclasses.replace(
         ended,
         exit_code=first.exit_code,
@@ -148,9 +150,9 @@ def last_words(
         lines = _before_report(lines)
         prefix = f"[rank{rank}]: "
         own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-        told = any(line.startswith("Traceback (most recent call last)") for line in own)
+        has_traceback = any(line.startswith("Traceback (most recent call last)") for line in own)
         others = [line for line in lines if not _OF_RANK.match(line) or line.startswith(prefix)]
-        lines = own if told else others
+        lines = own if has_traceback else others
     return bounded(lines)
 
 
@@ -207,13 +209,13 @@ _MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")
 """What Python says: of an import with quotes, of `python -m` without."""
 
 
-def explain_missing(run: RunFolder, me: Identity, words: Sequence[str]) -> tuple[str, ...]:
+def explain_missing(run: RunFolder, me: Identity, output: Sequence[str]) -> tuple[str, ...]:
     """Return what to do where the last words are that the framework's package is not there.
 
     The lines are added to the log of the node as well. Whatever else a script imports, its own last
     words have named.
     """
-    found = [match[1] for line in words if (match := _MISSING.search(line))]
+    found = [match[1] for line in output if (match := _MISSING.search(line))]
     plan = files.read_json(run.plan) if found else None
     lines = _lines(plan, me, found[-1]) if plan is not None else ()
     with suppress(UserError):  # the disk may be full, and the result holds them

@@ -43,9 +43,9 @@ class Allocation:
         """Return the same nodes for another attempt, to which the token of this one is unknown."""
         return replace(self, attempt=attempt, token=peers.new_token())
 
-    def lost(self, rank: int, words: str) -> NodeResult:
+    def lost(self, rank: int, reason: str) -> NodeResult:
         """Return the result of a node that has gone."""
-        return node_results.lost(rank, self.names[rank], words)
+        return node_results.lost(rank, self.names[rank], reason)
 
     def variables(self, rank: int, *, executor: str, head: str, port: int) -> dict[str, str]:
         """Return the variables of one node: ours (`model.Runtime`), and submitit's.

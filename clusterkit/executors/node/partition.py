@@ -50,9 +50,9 @@ def lost_each_other(
         (min(side), hostlist.fold([names[k] for k in sorted(side)])) for side in (here, there)
     )
     who = f"{sides[0][1]} and {sides[1][1]}"
-    words = f"{who} lost each other: the network between them has failed, or that of one of them"
+    reason = f"{who} lost each other: the network between them has failed, or that of one of them"
     both = sorted({*here, *there})
-    return node_results.lost(both[0], names[both[0]], words, among=[names[k] for k in both])
+    return node_results.lost(both[0], names[both[0]], reason, among=[names[k] for k in both])
 
 
 def refuses(address: tuple[str, int], member: Member, rank: int) -> bool:
@@ -177,7 +177,7 @@ class PeerState:
                 self.failure = self.failure or failure
                 return
             self.gone.setdefault(failure.node_rank, failure)
-            fatal = attempts.fatal(self.gone.values(), of=self.of, least=self.least)
+            fatal = attempts.fatal(self.gone.values(), n_nodes=self.of, min_nodes=self.least)
             self.failure = self.failure or fatal
 
     def lose_touch(self, with_head: NodeResult, *, me: int) -> None:
@@ -196,20 +196,20 @@ class PeerState:
             "gone": [files.plain(result) for result in list(self.gone.values())],
         }
 
-    def hear(self, told: Mapping[str, Any]) -> None:
+    def hear(self, message: Mapping[str, Any]) -> None:
         """Take over what another node knows.
 
         Raises:
             PeerError: it is not what a node tells.
         """
-        gone, failure = told.get("gone", []), told.get("failure")
+        gone, failure = message.get("gone", []), message.get("failure")
         if not isinstance(gone, list) or len(gone) > self.of:
             raise PeerError("sends no list of the nodes that have gone")
         results = [node_results.result_of(document) for document in (failure, *gone)]
         first, *others = (self._ours(result) for result in results)
         if (failure is not None and first is None) or None in others:
             raise PeerError("sends what is not the result of a node")
-        self.cancelled = self.cancelled or told.get("cancelled") is True
+        self.cancelled = self.cancelled or message.get("cancelled") is True
         if first is not None:
             with self._lock:
                 self.failure = self.failure or first
@@ -231,7 +231,7 @@ class PeerState:
         with suppress(ClusterkitError):
             self._note_lost()
             if self.failure is not None and there is None and not self.out_of_touch:
-                node_results.note_failure(run, self.failure, attempt=self.attempt, of=self.of)
+                node_results.note_failure(run, self.failure, attempt=self.attempt, n_nodes=self.of)
             if self.cancelled and not cancelled:
                 files.create_text(run.cancelled, "")
         self.cancelled = self.cancelled or cancelled
@@ -243,7 +243,7 @@ class PeerState:
             there = node_results.read_result(self.run, rank, self.attempt)
             if there is None or there.lost is None:
                 node_results.write_result(
-                    self.run, result, attempt=self.attempt, of=self.of, least=self.least
+                    self.run, result, attempt=self.attempt, n_nodes=self.of, min_nodes=self.least
                 )
 
     def _look_on(self) -> None:

@@ -130,7 +130,7 @@ class PeerConnection:
         if self.rank and self._listener is not None:
             self._listener.close()
 
-    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, rank: int, message: Mapping[str, Any]) -> dict[str, Any]:
         """Note who calls, and return what is known here.
 
         Raises:
@@ -138,9 +138,9 @@ class PeerConnection:
         """
         if not 0 < rank < self.nodes.tasks:
             raise PeerError("is not among those who call")
-        if heard.get("doubts") is True:
+        if message.get("doubts") is True:
             self._met[rank] = self._now()
-        self.peer_state.hear(heard)
+        self.peer_state.hear(message)
         # By the clock of `_heard_at`: who cannot be called here may still hear the first node.
         head_s = max(0.0, self._clock.now() - self._heard_at) if self.rank else 0.0
         return {
@@ -151,8 +151,8 @@ class PeerConnection:
         }
 
     def _serve(self, connection: Connection) -> None:
-        for heard in connection.messages(_FORGET_S):
-            connection.send(peers.shortened(self.answer(connection.rank, heard)))
+        for message in connection.messages(_FORGET_S):
+            connection.send(peers.shortened(self.answer(connection.rank, message)))
 
     def _listen(self, port: int) -> None:
         self._listener = Listener(("", peers_port(port)), self._member, self._serve)
@@ -213,11 +213,11 @@ class PeerConnection:
         if not self.gathers and (not self._go.is_set() or self._has_ended(0)):
             return True
         names = self.nodes.names
-        trouble = f": {self.trouble}" if self.trouble else ""
+        error = f": {self.trouble}" if self.trouble else ""
         if not self._go.is_set():
-            why = f"never answered (asked by {names[self.rank]}{trouble})"
+            why = f"never answered (asked by {names[self.rank]}{error})"
         elif self.nodes.least is not None:  # whose first node is the one it cannot do without
-            why = f"{GONE} (asked by {names[self.rank]}{trouble})"
+            why = f"{GONE} (asked by {names[self.rank]}{error})"
         elif views.head_s is not None and views.head_s < DOUBT_S:
             if silent_s < 2 * HEAD_SILENCE_S:
                 return False  # it will say itself what it makes of this node, through the others

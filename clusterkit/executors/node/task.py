@@ -74,11 +74,13 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         among=hostlist.fold(me.among) if ended_by_others else None,
     )
     submission = runfolder.read_submission(run)
-    least = submission.least if submission is not None else None
-    if least is not None and result.exit_code and result.reason is None:
+    min_nodes = submission.least if submission is not None else None
+    if min_nodes is not None and result.exit_code and result.reason is None:
         _await_the_cause(run, me)
     try:
-        node_results.write_result(run, result, attempt=me.attempt, of=me.of, least=least)
+        node_results.write_result(
+            run, result, attempt=me.attempt, n_nodes=me.of, min_nodes=min_nodes
+        )
     except UserError as error:
         node_results.note_unwritten(run, result, error, attempt=me.attempt, of=me.of)
         # The exit code may now be the only thing that can tell how the command ended.
@@ -110,10 +112,10 @@ def _result_of(run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResu
     return result
 
 
-def say(words: str) -> None:
+def say(message: str) -> None:
     """Print a line on the standard error, which may lie on a disk that takes no more."""
     with suppress(OSError):
-        os.write(2, f"{words}\n".encode(errors="replace"))
+        os.write(2, f"{message}\n".encode(errors="replace"))
 
 
 def _why_lost(ending: NodeResult, agent: int) -> str | None:

@@ -84,20 +84,20 @@ def choose_nodes(
     return tuple(free.pop(0) if name in without else name for name in names)
 
 
-def fatal(results: Iterable[NodeResult], *, of: int, least: int) -> NodeResult | None:
-    """Return the failure that ends a job of `of` nodes that needs `least`; None where it goes on.
+def fatal(results: Iterable[NodeResult], *, n_nodes: int, min_nodes: int) -> NodeResult | None:
+    """Return the failure that ends a job that needs `min_nodes`; None where it is still running.
 
     That is the first of the failures that together leave too few nodes, or not the first one.
     """
     failed = [result for result in results if result.exit_code and result.reason is None]
-    enough = of - len(failed) >= least and all(result.node_rank for result in failed)
+    enough = n_nodes - len(failed) >= min_nodes and all(result.node_rank for result in failed)
     return None if enough else min(failed, key=lambda result: result.ended_at, default=None)
 
 
-def succeeded(results: Iterable[NodeResult], *, least: int) -> bool:
+def succeeded(results: Iterable[NodeResult], *, min_nodes: int) -> bool:
     """Tell whether the training has ended well, whatever became of nodes before."""
     ranks = {result.node_rank for result in results if result.exit_code == 0}
-    return 0 in ranks and len(ranks) >= least
+    return 0 in ranks and len(ranks) >= min_nodes
 
 
 def losses(rounds: Sequence[Sequence[str]], results: Iterable[NodeResult]) -> str | None:

@@ -60,24 +60,24 @@ class Results:
 
 
 def write_result(
-    run: RunFolder, result: NodeResult, *, attempt: int, of: int, least: int | None = None
+    run: RunFolder, result: NodeResult, *, attempt: int, n_nodes: int, min_nodes: int | None = None
 ) -> None:
-    """Write the result of one of `of` nodes in this attempt (the number of restarts before it).
+    """Write the result of one of `n_nodes` in this attempt (the number of restarts before it).
 
-    Where `least` nodes are enough for the job to go on, only what leaves fewer is its failure.
+    Where `min_nodes` are enough for the job to go on, only what leaves fewer is its failure.
     """
     failed = result.exit_code != 0 and result.reason is None
-    if failed and least is None:
-        note_failure(run, result, attempt=attempt, of=of)
-    given_up = least is not None and _is_given_up(run, result.node_rank, attempt)
+    if failed and min_nodes is None:
+        note_failure(run, result, attempt=attempt, n_nodes=n_nodes)
+    given_up = min_nodes is not None and _is_given_up(run, result.node_rank, attempt)
     if not given_up:
-        replace_result(run, result, attempt=attempt, of=of)
-    if failed and least is not None:
+        replace_result(run, result, attempt=attempt, of=n_nodes)
+    if failed and min_nodes is not None:
         # After its own result is there: of nodes that fail at once, the last one sees them all.
         there = [r for r in map(result_of, _documents(run, attempt)) if r is not None]
-        failure = attempts.fatal(there, of=of, least=least)
+        failure = attempts.fatal(there, n_nodes=n_nodes, min_nodes=min_nodes)
         if failure is not None:
-            note_failure(run, failure, attempt=attempt, of=of)
+            note_failure(run, failure, attempt=attempt, n_nodes=n_nodes)
 
 
 def note_unwritten(
@@ -175,9 +175,9 @@ def read_rounds(run: RunFolder, attempt: int) -> tuple[tuple[str, ...], ...]:
     return tuple(one.nodes for one in found if one is not None)
 
 
-def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, n_nodes: int) -> None:
     """Write down the first failure of this attempt; exclusive creation decides which that is."""
-    document = json.dumps(document_of(result, attempt, of))
+    document = json.dumps(document_of(result, attempt, n_nodes))
     files.create_text(run.failures / f"{attempt}.json", document)
 
 
@@ -200,8 +200,8 @@ def has_result(run: RunFolder, node_rank: int, attempt: int) -> bool:
 
 def read_results(run: RunFolder, attempt: int | None = None) -> Results:
     """Return the results of an attempt, or of the latest that any node reports."""
-    wanted = [one for one in read_attempts(run) if attempt in {None, one.attempt}]
-    return wanted[-1] if wanted else Results(attempt=attempt or 0, of=0, nodes=())
+    matching = [one for one in read_attempts(run) if attempt in {None, one.attempt}]
+    return matching[-1] if matching else Results(attempt=attempt or 0, of=0, nodes=())
 
 
 def read_attempts(run: RunFolder) -> tuple[Results, ...]:
@@ -239,7 +239,7 @@ def ended_well(run: RunFolder, submission: Submission, attempt: int) -> bool:
     first = read_result(run, 0, attempt)
     if first is None or first.exit_code or first.noticed:
         return False  # each of perhaps 10,000 nodes asks, and need not read what the others wrote
-    return attempts.succeeded(read_results(run, attempt).nodes, least=submission.tasks)
+    return attempts.succeeded(read_results(run, attempt).nodes, min_nodes=submission.tasks)
 
 
 def latest_attempt(run: RunFolder) -> int:
@@ -318,8 +318,8 @@ def silence_of(results: Iterable[NodeResult]) -> str | None:
     return f"{hostlist.fold(silent)} {have} left no word: clusterkit's worker there, or {who}, died"
 
 
-def lost(node_rank: int, node: str, words: str, *, among: Iterable[str] = ()) -> NodeResult:
-    """Return the result of a node that has gone; `words` say how the others noticed.
+def lost(node_rank: int, node: str, reason: str, *, among: Iterable[str] = ()) -> NodeResult:
+    """Return the result of a node that has gone; `reason` says how the others noticed.
 
     Where it may as well be another of the nodes `among`, they say so of all of them.
     """
@@ -330,7 +330,7 @@ def lost(node_rank: int, node: str, words: str, *, among: Iterable[str] = ()) ->
         exit_code=LOST,
         started_at=now,
         ended_at=now,
-        lost=words,
+        lost=reason,
         among=hostlist.fold(among) or None,
     )
 

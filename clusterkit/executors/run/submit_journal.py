@@ -100,8 +100,8 @@ class Handing:
         if self.missing_since is None:
             return None
         at = self.at or self.missing_since
-        least, most = _QUIET_S
-        quiet = min(max(2 * (self.missing_since - at), least), most)
+        minimum_s, maximum_s = _QUIET_S
+        quiet = min(max(2 * (self.missing_since - at), minimum_s), maximum_s)
         return min(self.missing_since + quiet, max(self.missing_since, at + _NOT_AFTER_S))
 
     @property
@@ -189,8 +189,8 @@ def _write(run: RunFolder, handing: Handing) -> None:
 
 def _is_sbatch_alive(script: Path) -> bool:
     return any(
-        words[-1:] == (str(script),) and "--parsable" in words
-        for words in map(processes.command_of, processes.of_user(os.geteuid()))
+        arguments[-1:] == (str(script),) and "--parsable" in arguments
+        for arguments in map(processes.command_of, processes.of_user(os.geteuid()))
     )
 
 

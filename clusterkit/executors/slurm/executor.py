@@ -206,7 +206,7 @@ def _look_for_it(plan: LaunchPlan, run: RunFolder, answer: Answer) -> str:
     refused = refusals.refusal(answer, plan, run.path / SCRIPT)
     if refused is not None:
         raise refused
-    output = refusals.own_words(answer)
+    output = refusals.own_message(answer)
     submit_journal.give_up(run, output)
     submission = read_submission(run)
     job_id = lost_jobs.await_one({run: submission} if submission is not None else {})

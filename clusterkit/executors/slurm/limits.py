@@ -48,8 +48,8 @@ def check(plan: LaunchPlan) -> None:
     Raises:
         UserError: it asks for more nodes, GPUs or time than there is, with the figures.
     """
-    wanted = plan.directives.get("partition") or plan.cluster.partition
-    partitions = [p for name in _names(wanted) if (p := _load(name)) is not None]
+    requested = plan.directives.get("partition") or plan.cluster.partition
+    partitions = [p for name in _names(requested) if (p := _load(name)) is not None]
     verdicts = [problems_of(plan, partition) for partition in partitions]
     if verdicts and all(verdicts):
         raise UserError(problems=verdicts[0])
@@ -71,13 +71,13 @@ def _too_many_nodes(
     plan: LaunchPlan, partition: Partition, count: int, without: str
 ) -> list[Problem]:
     nodes, spares, most = plan.nodes, plan.spares, partition.max_nodes
-    asked = f"{nodes_in_words(nodes, spares)} asked for, but partition {partition.name}"
+    requested = f"{nodes_in_words(nodes, spares)} asked for, but partition {partition.name}"
     if nodes + spares > count:
         hint = fewer_nodes(count, nodes, spares) if count else "choose another partition"
-        return [Problem(message=f"{asked} has {count}{without}", hint=hint)]
+        return [Problem(message=f"{requested} has {count}{without}", hint=hint)]
     if most is not None and nodes + spares > most:
         hint = fewer_nodes(most, nodes, spares)
-        return [Problem(message=f"{asked} gives a job at most {most}", hint=hint)]
+        return [Problem(message=f"{requested} gives a job at most {most}", hint=hint)]
     return []
 
 
@@ -88,10 +88,10 @@ def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
         return []
     if seconds is None and not plan.directives.get("time"):
         return []  # the partition's own default
-    asked = _clock(seconds) if seconds is not None else "no time limit"
+    requested = _clock(seconds) if seconds is not None else "no time limit"
     return [
         Problem(
-            message=f"{asked} asked for, but partition {partition.name} allows {_clock(limit)}",
+            message=f"{requested} asked for, but partition {partition.name} allows {_clock(limit)}",
             hint=f"--time {_clock(limit)}",
         )
     ]
@@ -143,9 +143,9 @@ def parse_partition(text: str, sinfo: str) -> Partition | None:
     )
 
 
-def _names(wanted: str | None) -> list[str]:
-    if wanted:
-        return [name for name in wanted.split(",") if name]
+def _names(listed: str | None) -> list[str]:
+    if listed:
+        return [name for name in listed.split(",") if name]
     answer = run_command(["scontrol", "show", "partition", "-o"])
     lines = [line for line in answer.output.splitlines() if " Default=YES" in line]
     return [match[1] for line in lines if (match := re.match(r"PartitionName=(\S+)", line))]

@@ -104,10 +104,10 @@ def _accounted(runs: Iterable[RunFolder], began_at: float) -> dict[RunFolder, st
     found: dict[RunFolder, str] = {}
     for line in output.splitlines():
         job_id, _, submitted = line.partition("|")
-        words = submitted.split()
+        arguments = submitted.split()
         for run in runs:
             marks = (f"--comment={comment_of(run)}", str(run.path / SCRIPT))
-            ours = marks[0] in words or submitted.endswith(f" {marks[1]}")
+            ours = marks[0] in arguments or submitted.endswith(f" {marks[1]}")
             if ours and job_id.isdigit():
                 found.setdefault(run, job_id)
     return found

@@ -47,20 +47,20 @@ def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RefusalError | No
         return RefusalError(answer.errors, hint=f"{hint}or use --cluster local")
     if not _is_proven(answer):
         return None
-    words = own_words(answer)
+    message = own_message(answer)
     return RefusalError(
-        f"sbatch refused the job: {words}",
-        hint=_hint(words, plan) or f"the script that was refused: {script}",
+        f"sbatch refused the job: {message}",
+        hint=_hint(message, plan) or f"the script that was refused: {script}",
     )
 
 
-def own_words(answer: Answer) -> str:
+def own_message(answer: Answer) -> str:
     """Return what sbatch said, or how it ended."""
     if answer.code == TIMED_OUT:
-        return _own_words(answer.errors)
+        return _own_message(answer.errors)
     ended = f"it was ended by signal {-answer.code}" if answer.code < 0 else f"exit {answer.code}"
-    said = _own_words(answer.errors) or _own_words(answer.output)
-    return said or (ended if answer.code else "it printed no job id")
+    message = _own_message(answer.errors) or _own_message(answer.output)
+    return message or (ended if answer.code else "it printed no job id")
 
 
 def accepted_id(output: str) -> str | None:
@@ -97,14 +97,14 @@ def _controllers_refusals() -> tuple[str, ...]:
     return tuple(line for line in text.splitlines() if not line.startswith("#"))
 
 
-def _own_words(text: str) -> str:
+def _own_message(text: str) -> str:
     lines = [re.sub(r"^sbatch: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "\n".join(dict.fromkeys(line for line in lines if line))
 
 
-def _asked_for(words: str, plan: LaunchPlan) -> str | None:
+def _asked_for(message: str, plan: LaunchPlan) -> str | None:
     """Return what to change where sbatch names an option that only the user or the site wrote."""
-    for option in re.findall(r"--([a-z][a-z0-9-]*)", words):
+    for option in re.findall(r"--([a-z][a-z0-9-]*)", message):
         if option in plan.cluster.extra_directives:
             return f"remove {option} from `extra_directives` of cluster {plan.cluster.name}"
         if option in plan.directives and option not in OURS:
@@ -112,10 +112,10 @@ def _asked_for(words: str, plan: LaunchPlan) -> str | None:
     return None
 
 
-def _hint(words: str, plan: LaunchPlan) -> str | None:
-    asked_for = _asked_for(words, plan)
-    if asked_for is not None:
-        return asked_for
+def _hint(message: str, plan: LaunchPlan) -> str | None:
+    change = _asked_for(message, plan)
+    if change is not None:
+        return change
     partition = plan.directives.get("partition") or plan.cluster.partition or "the site's default"
-    hint = next((hint for pattern, hint in _HINTS if pattern.search(words)), None)
+    hint = next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
     return hint and hint.format(cluster=plan.cluster.name, partition=partition)

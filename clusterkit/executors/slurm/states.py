@@ -108,9 +108,9 @@ def nodes_of(job_id: str) -> tuple[str, ...]:
     answer = run_command(["squeue", "-h", "-t", "R", "-j", job_id, "-o", "%N"])
     nodes = hostlist.expand(answer.output.strip(), source="squeue") if not answer.code else ()
     if not nodes:
-        said = answer.errors.strip() or "squeue lists none"
+        message = answer.errors.strip() or "squeue lists none"
         raise RemoteError(
-            f"Slurm does not say on which nodes {job_id} runs: {said}",
+            f"Slurm does not say on which nodes {job_id} runs: {message}",
             hint=f"squeue -j {job_id} shows what it says",
         )
     return nodes
@@ -165,11 +165,11 @@ def state_of(word: str, *, reason: str = "", code: int | None = None) -> Schedul
     """Translate a state as Slurm prints it, such as `CANCELLED by 1000` or `NODE_FAIL`."""
     first = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
     state = _STATES.get(first, JobState.UNKNOWN)
-    said = reason if reason not in {"None", "(null)", ""} else None
+    reason_or_none = reason if reason not in {"None", "(null)", ""} else None
     return SchedulerState(
         state=state,
         word=first,
-        reason=_REASONS.get(first, said if state is not JobState.SUCCEEDED else None),
+        reason=_REASONS.get(first, reason_or_none if state is not JobState.SUCCEEDED else None),
         exit_code=code if state.final else None,
     )
 

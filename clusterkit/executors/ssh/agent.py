@@ -75,9 +75,9 @@ def main(arguments: list[str]) -> int:
     if os.fork():
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as stream:
-            said = stream.read() or json.dumps({"refused": "the node agent ended at once"})
-        print(said)
-        return REFUSED if "refused" in json.loads(said) else 0
+            output = stream.read() or json.dumps({"refused": "the node agent ended at once"})
+        print(output)
+        return REFUSED if "refused" in json.loads(output) else 0
     os.close(reader)
 
     def answer(document: dict[str, Any]) -> None:
@@ -290,11 +290,13 @@ class _NodeAgent:
             return None
 
     def _write(self, result: NodeResult) -> None:
-        attempt, of, least = self.layout.attempt, len(self.layout.names), self.layout.least
+        attempt, n_nodes, min_nodes = self.layout.attempt, len(self.layout.names), self.layout.least
         try:
-            node_results.write_result(self.run, result, attempt=attempt, of=of, least=least)
+            node_results.write_result(
+                self.run, result, attempt=attempt, n_nodes=n_nodes, min_nodes=min_nodes
+            )
         except UserError as error:  # the others hear of it
-            node_results.note_unwritten(self.run, result, error, attempt=attempt, of=of)
+            node_results.note_unwritten(self.run, result, error, attempt=attempt, of=n_nodes)
             say(f"clusterkit: {error}")
 
     def _reason(self) -> str | None:
@@ -305,8 +307,8 @@ class _NodeAgent:
             return "cancelled"
         if self.peer_state.failure is not None:
             return "peer"
-        told = is_told_to_end() or self.supervisor.state is JobState.CANCELLED
-        return "terminated" if told else None
+        on_request = is_told_to_end() or self.supervisor.state is JobState.CANCELLED
+        return "terminated" if on_request else None
 
     def _start(self) -> Start:
         layout = self.layout

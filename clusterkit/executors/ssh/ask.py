@@ -86,26 +86,26 @@ def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str
     """
     there = dataclasses.replace(layout, names=tuple(slots), tasks=len(slots))
     unreached = send.send_files(run, there, whole=False)
-    words = {
-        node: f"{CHECK} {shlex.quote(node)} {wanted}"
-        for node, wanted in slots.items()
+    arguments = {
+        node: f"{CHECK} {shlex.quote(node)} {count}"
+        for node, count in slots.items()
         if node not in unreached
     }
-    return unreached | ask_agents(run, layout, words)
+    return unreached | ask_agents(run, layout, arguments)
 
 
 def ask_agents(
-    run: RunFolder, layout: SshLayout, words: Mapping[str, str]
+    run: RunFolder, layout: SshLayout, arguments: Mapping[str, str]
 ) -> dict[str, RemoteError]:
     """Run the program of the agents on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
     scale = "".join(f"{name}={value} " for name, value in timing.passed_on().items())
     program = f"env {scale}{program}" if scale else program
     # Python looks for modules in the folder where it is started first: a home may be anybody's.
-    snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in words.items()}
+    snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in arguments.items()}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
-    said = {node: _refusal(node, answer, layout) for node, answer in answers.items()}
-    return {node: refusal for node, refusal in said.items() if refusal is not None}
+    refusals = {node: _refusal(node, answer, layout) for node, answer in answers.items()}
+    return {node: refusal for node, refusal in refusals.items() if refusal is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,37 +231,37 @@ def on_available_nodes(
     names = choose_nodes(layout.names, layout.spares, without)
     pool = [name for name in (*layout.names, *layout.spares) if name not in without]
     slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
-    asked: set[str] = set()
+    queried: set[str] = set()
     refusals: dict[str, RemoteError] = {}
     while slots:
         refusals |= ask(run, layout, slots)
-        asked |= slots.keys()
+        queried |= slots.keys()
         if len(pool) - len(refusals) < len(names):
             raise refused(refusals, layout)
         names = choose_nodes(names, pool, {*without, *refusals})
         slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
-        slots = {name: wanted for name, wanted in slots.items() if name not in asked}
+        slots = {name: count for name, count in slots.items() if name not in queried}
         if slots and layout.shared and len(set(layout.slots)) == 1:
             # One after the other, a hundred machines at work would take minutes to say so. Where
             # nothing is shared, whoever is asked gets the files of the job first.
-            slots |= dict.fromkeys((n for n in pool if n not in asked), layout.slots[0])
+            slots |= dict.fromkeys((n for n in pool if n not in queried), layout.slots[0])
     return layout.on(names), refusals
 
 
 def _on_enough(
-    run: RunFolder, layout: SshLayout, without: Collection[str], least: int
+    run: RunFolder, layout: SshLayout, without: Collection[str], min_nodes: int
 ) -> tuple[SshLayout, dict[str, RemoteError]]:
     """Return the layout on all nodes that take the job now."""
     slots = dict(zip(layout.names, layout.slots, strict=True))
-    wanted = {name: slots[name] for name in layout.names if name not in without}
-    if len(wanted) < least:
+    candidates = {name: slots[name] for name in layout.names if name not in without}
+    if len(candidates) < min_nodes:
         raise RemoteError(
-            f"{', '.join(sorted(without))} cannot be used, and the job needs {least} nodes",
+            f"{', '.join(sorted(without))} cannot be used, and the job needs {min_nodes} nodes",
             hint="fix the node, or submit again with --exclude",
         )
-    refusals = ask(run, layout, wanted)
-    names = tuple(name for name in wanted if name not in refusals)
-    if len(names) < least:
+    refusals = ask(run, layout, candidates)
+    names = tuple(name for name in candidates if name not in refusals)
+    if len(names) < min_nodes:
         raise refused(refusals, layout)
     available = dataclasses.replace(
         layout.on(names), slots=tuple(slots[name] for name in names), tasks=len(names)

@@ -25,7 +25,7 @@ from clusterkit.core.records import record_of
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.ssh.inbox import told_failure, told_loss
+from clusterkit.executors.ssh.inbox import reported_failure, reported_loss
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress, StillComing
 from clusterkit.transport.ssh.config import SshOptions
@@ -68,11 +68,11 @@ def fetch(
             return None
         memo = _Memo(run)
         nodes = _nodes(run, layout, memo)
-        asked = [name for name, node in nodes.items() if _is_due(node, again=again)]
+        due = [name for name, node in nodes.items() if _is_due(node, again=again)]
         try:
             answers = on_nodes(
                 SshOptions.of(layout.cluster),
-                asked,
+                due,
                 lambda session: nodes[session.node].bring(
                     session, gone=session.node in gone, brief=brief
                 ),
@@ -80,10 +80,10 @@ def fetch(
         finally:
             memo.write()
         errors = {name: e for name, e in answers.items() if isinstance(e, RemoteError)}
-        for name in asked:
+        for name in due:
             nodes[name].note(errors.get(name))
         for name, node in nodes.items():
-            if name not in asked and not node.is_over:
+            if name not in due and not node.is_over:
                 errors[name] = node.last_error
         memo.write()
         silent = {name for name, error in errors.items() if not isinstance(error, StillComing)}
@@ -109,8 +109,8 @@ def _is_fresh(run: RunFolder) -> bool:
 
 def _is_due(node: NodeFiles, *, again: bool) -> bool:
     failed_at = node.progress.failed_at
-    patience = failed_at is not None and 0 <= time.time() - failed_at < _AGAIN_S
-    return not node.is_over and (again or not patience)
+    failed_recently = failed_at is not None and 0 <= time.time() - failed_at < _AGAIN_S
+    return not node.is_over and (again or not failed_recently)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def settle(run: RunFolder, layout: SshLayout, out_of_reach: Collection[str]) -> 
         losses = [
             result
             for teller in range(of)
-            if teller != rank and (result := _told(run, told_loss(teller, rank, attempt)))
+            if teller != rank and (result := _told(run, reported_loss(teller, rank, attempt)))
         ]
         own = node_results.read_result(run, rank, attempt)
         if not losses or (own is not None and own.lost is not None):
@@ -173,17 +173,17 @@ def decide_first_failure(run: RunFolder, layout: SshLayout) -> None:
     The first node heard of all. But a rank that was killed breaks those on other nodes, whose
     nodes may have been heard before its own.
     """
-    attempt, of = layout.attempt, len(layout.names)
-    told = ((rank, _told(run, told_failure(rank, attempt))) for rank in range(of))
+    attempt, n_nodes = layout.attempt, len(layout.names)
+    reports = ((rank, _told(run, reported_failure(rank, attempt))) for rank in range(n_nodes))
     results = [
         believed
-        for teller, failure in told
+        for teller, failure in reports
         if failure is not None and (believed := _believed(run, layout, teller, failure)) is not None
     ]
     killed = [r for r in results if r.lost is None and r.unfit is None and r.exit_code in _KILLED]
     if results:
         first = min(killed, key=lambda result: result.ended_at, default=results[0])
-        node_results.note_failure(run, first, attempt=attempt, of=of)
+        node_results.note_failure(run, first, attempt=attempt, n_nodes=n_nodes)
 
 
 def _believed(

@@ -269,11 +269,11 @@ def document_of(record: Any) -> bytes:
     return files.json_text(record).encode()
 
 
-def told_failure(teller: int, attempt: int) -> PurePosixPath:
+def reported_failure(teller: int, attempt: int) -> PurePosixPath:
     """Return where the first failure of an attempt stands as one node has it."""
     return PurePosixPath("failures", f"told-{teller}-{attempt}.json")
 
 
-def told_loss(teller: int, lost: int, attempt: int) -> PurePosixPath:
+def reported_loss(teller: int, lost: int, attempt: int) -> PurePosixPath:
     """Return where it stands that a node says of another that it has gone."""
     return PurePosixPath("failures", f"told-{teller}-lost-{lost}-{attempt}.json")

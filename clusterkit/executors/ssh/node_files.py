@@ -211,8 +211,8 @@ class NodeFiles:
         )
 
     def _take_small(self, path: PurePosixPath, answer: Piece, data: bytes) -> None:
-        asked = self._small
-        if str(path) not in asked and not (len(path.parts) == 2 and path.parts[0] in asked):
+        requested = self._small
+        if str(path) not in requested and not (len(path.parts) == 2 and path.parts[0] in requested):
             raise self._nonsense(f"a file that it was not asked for: {answer.file[:80]!r}")
         if not answer.last:
             raise self._nonsense("a small file in pieces")
@@ -264,7 +264,7 @@ class NodeFiles:
         elif rank == self.rank or result.lost is None or not self._names(rank, result):
             raise self._nonsense(f"{path} is the result of another node")
         else:
-            self._write_result(inbox.told_loss(self.rank, rank, attempt), result, attempt)
+            self._write_result(inbox.reported_loss(self.rank, rank, attempt), result, attempt)
 
     def _names(self, rank: int, result: NodeResult) -> bool:
         """Tell whether a result names the node that has this rank."""
@@ -274,8 +274,8 @@ class NodeFiles:
         match = inbox.FAILURE.fullmatch(path.name)
         if match is not None and self._is_known(match["attempt"]):
             attempt = int(match["attempt"])
-            told = inbox.told_failure(self.rank, attempt)
-            self._write_result(told, self._result(path, data), attempt)
+            reported = inbox.reported_failure(self.rank, attempt)
+            self._write_result(reported, self._result(path, data), attempt)
 
     def _is_known(self, attempt: str) -> bool:
         """Tell whether there was such an attempt; else another client has started it just now."""

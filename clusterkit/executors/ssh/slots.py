@@ -74,15 +74,15 @@ class Held:
             held.close()
 
 
-def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE) -> Held:
-    """Take `wanted` of the `offered` slots of this machine, all of them or none.
+def take(count: int, offered: int, *, job: str, node: str, space: str = _SPACE) -> Held:
+    """Take `count` of the `offered` slots of this machine, all of them or none.
 
     Raises:
         SlotsBusy: not so many are free; with their owners.
         RemoteError: the machine has not so many.
     """
-    if wanted > offered:
-        raise RemoteError(f"{wanted} slots are wanted, and it has {offered}", node=node)
+    if count > offered:
+        raise RemoteError(f"{count} slots are wanted, and it has {offered}", node=node)
     with _alone(space, node):
         if any(_cut(job) == one.job and _is_mine(one.inode) for one in _signatures(space).values()):
             raise SameMachine(
@@ -91,16 +91,16 @@ def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE)
             )
         held: dict[int, socket.socket] = {}
         for slot in range(offered):
-            if len(held) < wanted and (name := hold(f"{space}-slot {slot}")) is not None:
+            if len(held) < count and (name := hold(f"{space}-slot {slot}")) is not None:
                 held[slot] = name
-        if len(held) < wanted:
+        if len(held) < count:
             free = len(held)
             for name in held.values():
                 name.close()
             owners = "; ".join(_owners(space, offered))
-            plural = "s" if wanted > 1 else ""
+            plural = "s" if count > 1 else ""
             raise SlotsBusy(
-                f"{wanted} slot{plural} wanted, {free} of {offered} free: {owners}", node=node
+                f"{count} slot{plural} wanted, {free} of {offered} free: {owners}", node=node
             )
         signs = [hold(_owner(space, slot, job)) for slot in held]
     sockets = (*held.values(), *(sign for sign in signs if sign is not None))
@@ -119,13 +119,13 @@ def _cut(job: str) -> str:
 
 def _owners(space: str, offered: int) -> list[str]:
     """Return who holds what, in words; slots of one owner together."""
-    told: dict[str, list[int]] = {}
+    owned: dict[str, list[int]] = {}
     signed = _signatures(space)
     for slot in range(offered):
         if is_held(f"{space}-slot {slot}"):
             who = signed[slot].words if slot in signed else "a job that did not say who it is"
-            told.setdefault(who, []).append(slot)
-    return [f"{_numbers(slots)} held by {who}" for who, slots in told.items()]
+            owned.setdefault(who, []).append(slot)
+    return [f"{_numbers(slots)} held by {who}" for who, slots in owned.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +156,14 @@ def _signatures(space: str) -> dict[int, _Signature]:
 
 def _is_mine(inode: str) -> bool:
     """Tell whether a process of this user has the socket: nobody else's can be looked into."""
-    wanted = f"socket:[{inode}]"
+    target = f"socket:[{inode}]"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if not _runs_as_me(process):
                 continue
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):
-                    if str(descriptor.readlink()) == wanted:
+                    if str(descriptor.readlink()) == target:
                         return True
     return False
 

@@ -78,15 +78,15 @@ def start(run: RunFolder, layout: SshLayout) -> None:
     before = {path.name: path.read_text("utf-8", "replace") for path in run.agents.glob("*.json")}
     submit_journal.hand_over(run)
     nodes = layout.names[: layout.tasks]
-    words = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
-    refusals = ask_agents(run, layout, words)
+    arguments = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
+    refusals = ask_agents(run, layout, arguments)
     if not refusals:
         with suppress(RemoteError):  # whoever looks next asks again
             fetch.fetch(run, layout)
         return
     error, silent = refused(refusals, layout), frozenset[str]()
     if isinstance(error, NodesBusy):
-        silent = _withdraw(run, layout, words.keys() - refusals.keys(), before)
+        silent = _withdraw(run, layout, arguments.keys() - refusals.keys(), before)
         if not silent:
             raise error
     # Who did start, or still does, finds the job cancelled, or this attempt failed.
@@ -144,7 +144,7 @@ def _note_refusal(
     why |= dict.fromkeys(silent, "did not answer any more")
     node = min(why, key=layout.names.index)
     failure = node_results.lost(layout.names.index(node), node, why[node])
-    node_results.note_failure(run, failure, attempt=layout.attempt, of=len(layout.names))
+    node_results.note_failure(run, failure, attempt=layout.attempt, n_nodes=len(layout.names))
 
 
 def end(run: RunFolder, layout: SshLayout) -> None:
@@ -161,8 +161,8 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         folder = quote_path(layout.folder(run))
         note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
         everywhere = not layout.shared and run.agents.is_dir()
-        told = layout.names[: layout.tasks] if everywhere else snippets
-        snippets = {node: note + snippets.get(node, ":") for node in told}
+        recipients = layout.names[: layout.tasks] if everywhere else snippets
+        snippets = {node: note + snippets.get(node, ":") for node in recipients}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
     silent = [node for node, answer in answers.items() if isinstance(answer, RemoteError)]
     why = [f"no answer from {', '.join(silent)}"] if silent else []

@@ -116,8 +116,8 @@ def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgen
         output = answers[node]
         lines = [] if isinstance(output, RemoteError) else output.stdout.split()
         for number, agent in enumerate(here):
-            said = lines[number] if number < len(lines) else Life.SILENT
-            found[agent] = Life(said) if said in set(Life) else Life.SILENT
+            life = lines[number] if number < len(lines) else Life.SILENT
+            found[agent] = Life(life) if life in set(Life) else Life.SILENT
     return found
 
 
@@ -256,8 +256,8 @@ def state_of(
         return state_without_processes(run, submission, run.path / LAYOUT, _START_TIMEOUT_S)
     attempt = max(agent.attempt for agent in agents)
     latest = [agent for agent in agents if agent.attempt == attempt]
-    said = _of_attempt(run, submission, latest, lives, problems)
-    return dataclasses.replace(said, attempt=attempt)
+    state = _of_attempt(run, submission, latest, lives, problems)
+    return dataclasses.replace(state, attempt=attempt)
 
 
 def _of_attempt(
@@ -306,8 +306,8 @@ def _without_answer(
 ) -> SchedulerState:
     """Conclude from the heartbeats of agents whose nodes do not answer, where they are seen."""
     quiet = [agent.node for agent in silent if agent.node not in problems]
-    told = [f"{node}: {what}" for node, what in problems.items()]
-    why = "; ".join([*([f"no answer from {', '.join(quiet)}"] if quiet else ()), *told])
+    strange = [f"{node}: {what}" for node, what in problems.items()]
+    why = "; ".join([*([f"no answer from {', '.join(quiet)}"] if quiet else ()), *strange])
     shared = False
     with suppress(UserError):
         shared = read_layout(run).shared

@@ -143,7 +143,7 @@ def _went_well(evidence: Evidence) -> bool:
     if _complete(evidence) and all(result.exit_code == 0 for result in results):
         return True
     over = slurm is None or slurm.state.final or slurm.word == "COMPLETING"
-    return over and least is not None and attempts.succeeded(results, least=least)
+    return over and least is not None and attempts.succeeded(results, min_nodes=least)
 
 
 def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None] | None:

@@ -87,11 +87,11 @@ def shared_files(*names: str) -> dict[str, str]:
 
 
 def launched_by(
-    program: str, inputs: LaunchInputs, *words: Word, by_python: bool = True
+    program: str, inputs: LaunchInputs, *arguments: Word, by_python: bool = True
 ) -> tuple[Word, ...]:
     """Return how a program of ours in the job's folder of each node is called, and the script."""
     script = (inputs.python, "-u", inputs.script) if by_python else (inputs.script,)
-    return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *words, *script, *inputs.args)
+    return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *arguments, *script, *inputs.args)
 
 
 def preset_text(framework: str, name: str) -> str:

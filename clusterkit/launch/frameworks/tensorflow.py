@@ -62,8 +62,8 @@ def _roles(inputs: LaunchInputs, processes: int) -> dict[str, int]:
             message, hint = f"tensorflow has no option {name!r}", choices_hint(name, known)
             raise UserError(message, hint=hint, key=f"set.tensorflow.{name}")
         if name in _ROLES and value not in {"0", "1"} and not (name == "ps" and value.isdecimal()):
-            wanted = "a number of processes" if name == "ps" else "0 or 1"
-            message = f"tensorflow.{name}={value}: {wanted} is wanted"
+            expected = "a number of processes" if name == "ps" else "0 or 1"
+            message = f"tensorflow.{name}={value}: {expected} is wanted"
             raise UserError(message, hint=f"tensorflow.{name}=1", key=f"set.tensorflow.{name}")
     roles = {role: int(inputs.options.get(role, "0")) for role in _ROLES}
     if roles["ps"] and "chief" not in inputs.options:

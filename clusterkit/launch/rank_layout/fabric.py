@@ -57,15 +57,15 @@ def parse_fabric(text: str, *, source: str = "topology") -> Fabric:
     nodes: dict[str, tuple[str, ...]] = {}
     parents: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        words = {key.lower(): value for key, value in _WORD.findall(line.partition("#")[0])}
-        name = next((words[key] for key in _NAMES if words.get(key)), None)
+        fields = {key.lower(): value for key, value in _WORD.findall(line.partition("#")[0])}
+        name = next((fields[key] for key in _NAMES if fields.get(key)), None)
         if name is None:
             continue
         where = f"{source}:{number}"
-        below = expand(words.get("switches", ""), source=where)
+        below = expand(fields.get("switches", ""), source=where)
         parents |= {child: name for child in below if child not in parents and child != name}
         if not below:
-            nodes[name] = expand(words.get("nodes", ""), source=where)
+            nodes[name] = expand(fields.get("nodes", ""), source=where)
     if not any(nodes.values()):
         raise UserError(f"{source} names no switch with nodes", hint=_HOW)
     return Fabric(leaves=_in_order(nodes, parents))

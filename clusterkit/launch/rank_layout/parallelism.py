@@ -74,15 +74,16 @@ def parse_order(text: str) -> tuple[str, ...]:
     Raises:
         UserError: a word is no dimension, or stands there twice.
     """
-    words = tuple(text.strip().lower().replace(",", "-").split("-"))
-    for word in words:
-        if word not in DIMENSIONS:
+    dimensions = tuple(text.strip().lower().replace(",", "-").split("-"))
+    for dimension in dimensions:
+        if dimension not in DIMENSIONS:
             raise UserError(
-                f"--order {text}: {word!r} is no dimension", hint=choices_hint(word, DIMENSIONS)
+                f"--order {text}: {dimension!r} is no dimension",
+                hint=choices_hint(dimension, DIMENSIONS),
             )
-        if words.count(word) > 1:
-            raise UserError(f"--order {text}: {word} stands there twice", hint=MEGATRON_ORDER)
-    return words + tuple(name for name in DIMENSIONS if name not in words)
+        if dimensions.count(dimension) > 1:
+            raise UserError(f"--order {text}: {dimension} stands there twice", hint=MEGATRON_ORDER)
+    return dimensions + tuple(name for name in DIMENSIONS if name not in dimensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +192,11 @@ def _other_nodes(request: LayoutRequest, model: int) -> Iterator[str]:
     yield "--nodes " + (f"{fewer} or {more}" if fewer else str(more))
 
 
-def _near(number: int, wanted: int) -> tuple[int, ...]:
-    """Return the divisors of `number` next to `wanted`: one below and one above."""
+def _near(number: int, target: int) -> tuple[int, ...]:
+    """Return the divisors of `number` next to `target`: one below and one above."""
     divisors = [n for n in range(1, number + 1) if number % n == 0]
-    below = [n for n in divisors if n < wanted][-1:]
-    return (*below, *[n for n in divisors if n > wanted][:1])
+    below = [n for n in divisors if n < target][-1:]
+    return (*below, *[n for n in divisors if n > target][:1])
 
 
 def _product(request: LayoutRequest) -> str:

@@ -253,10 +253,10 @@ def racks(hosts: Sequence[str], fabric: Fabric | None, nodes: int) -> Mapping[st
     if fabric is None:
         return {host: number // nodes for number, host in enumerate(hosts)}
     found: dict[str, int] = {}
-    wanted = set(hosts)
+    names = set(hosts)
     for leaf in fabric.leaves:
         base = len(set(found.values()))
-        used = [host for host in leaf.nodes if host in wanted]
+        used = [host for host in leaf.nodes if host in names]
         found |= {host: base + number // nodes for number, host in enumerate(used)}
     unknown = [host for host in hosts if host not in found]
     base = len(set(found.values()))

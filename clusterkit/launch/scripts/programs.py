@@ -54,8 +54,8 @@ def require_python(plan: LaunchPlan) -> None:
 def _called(text: str) -> str | None:
     """Return the first Python file that a shell script names outside of comments."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    words = (word.strip("'\"`;&|()") for line in lines for word in line.split())
-    return next((word for word in words if word.endswith(".py")), None)
+    arguments = (argument.strip("'\"`;&|()") for line in lines for argument in line.split())
+    return next((argument for argument in arguments if argument.endswith(".py")), None)
 
 
 def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:
@@ -83,10 +83,10 @@ def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:
 
 def _without_options(args: Sequence[str], *, program: str) -> list[str]:
     """Return what follows the flags of an interpreter, `-m` included."""
-    words = list(args[1:] if program == "accelerate" and args[:1] == ("launch",) else args)
-    while words and words[0].startswith("-") and words[0] != "-m":
-        words.pop(0)
-    return words
+    arguments = list(args[1:] if program == "accelerate" and args[:1] == ("launch",) else args)
+    while arguments and arguments[0].startswith("-") and arguments[0] != "-m":
+        arguments.pop(0)
+    return arguments
 
 
 def _kind_of(name: str, head: bytes) -> str | None:

@@ -131,7 +131,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
 
 
 def _require_python(seen: dict[str, Any], wanted: Ingredients) -> str:
-    version = ".".join(str(whole(str(number), most=999)) for number in seen["python"][:3])
+    version = ".".join(str(whole(str(number), maximum=999)) for number in seen["python"][:3])
     if tuple(seen["python"][:2]) < OLDEST_PYTHON:
         raise RemoteError(
             f"{wanted.python} is Python {version}, and {_OLDEST} or later is needed",

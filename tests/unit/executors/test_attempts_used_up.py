@@ -39,7 +39,7 @@ def ended(
         result = NodeResult(
             node_rank=0, node="n1", exit_code=143, started_at=1.0, ended_at=9.0, reason=reason
         )
-        node_results.write_result(run, result, attempt=attempt, of=1)
+        node_results.write_result(run, result, attempt=attempt, n_nodes=1)
     run.log(0).write_text(log)
     batch = [REQUEUED.format(n) + ", SEE SLURMCTLD LOG FOR DETAILS ***" for n in range(1, 3)]
     (run.submitit / "7_batch.out").write_text("\n".join([*batch, LIMIT]) + "\n")

@@ -103,7 +103,7 @@ def test_nobody_begins_before_all_are_there(nodes: list[PeerConnection]) -> None
 
 def test_a_failure_reaches_every_run_folder(nodes: list[PeerConnection], layout: SshLayout) -> None:
     begun(nodes)
-    node_results.note_failure(nodes[2].peer_state.run, failed(2), attempt=0, of=3)
+    node_results.note_failure(nodes[2].peer_state.run, failed(2), attempt=0, n_nodes=3)
     until(lambda: all(connection.peer_state.failure == failed(2) for connection in nodes))
 
 
@@ -343,7 +343,7 @@ class Shared:
 
     def end(self, rank: int) -> None:
         ended = replace(failed(rank), exit_code=0)
-        node_results.write_result(self.run, ended, attempt=0, of=3)
+        node_results.write_result(self.run, ended, attempt=0, n_nodes=3)
 
 
 @pytest.fixture

@@ -53,14 +53,14 @@ def ended(rank: int, code: int = 0, at: float = 2.0, reason: str | None = None) 
 def test_a_job_ends_with_its_first_node_and_when_too_few_are_left(
     failed: list[NodeResult], named: str | None
 ) -> None:
-    fatal = attempts.fatal(failed, of=4, least=2)
+    fatal = attempts.fatal(failed, n_nodes=4, min_nodes=2)
     assert (fatal and fatal.node) == named
 
 
 def test_success_is_that_of_the_first_node_and_of_enough_others() -> None:
-    assert attempts.succeeded([ended(0), ended(1), ended(2, 9)], least=2)
-    assert not attempts.succeeded([ended(0), ended(1, 9), ended(2, 9)], least=2)
-    assert not attempts.succeeded([ended(0, 1), ended(1), ended(2)], least=2)
+    assert attempts.succeeded([ended(0), ended(1), ended(2, 9)], min_nodes=2)
+    assert not attempts.succeeded([ended(0), ended(1, 9), ended(2, 9)], min_nodes=2)
+    assert not attempts.succeeded([ended(0, 1), ended(1), ended(2)], min_nodes=2)
 
 
 def test_losses_are_those_who_no_longer_train() -> None:
@@ -84,11 +84,15 @@ def test_only_what_ends_the_job_becomes_its_failure(tmp_path: Path) -> None:
         folder.mkdir()
     gone = node_results.lost(2, "n3", "no longer answers")
     for result in (gone, ended(2, 1)):  # it may not know that the others have given it up
-        node_results.write_result(run, result, attempt=0, of=4, least=2)
+        node_results.write_result(run, result, attempt=0, n_nodes=4, min_nodes=2)
         assert node_results.read_result(run, 2, 0) == gone
-    node_results.write_result(run, ended(1, 9, at=time.time() + 9), attempt=0, of=4, least=2)
+    node_results.write_result(
+        run, ended(1, 9, at=time.time() + 9), attempt=0, n_nodes=4, min_nodes=2
+    )
     assert node_results.first_failure(run, 0) is None
-    node_results.write_result(run, ended(3, 7, at=time.time() + 9), attempt=0, of=4, least=2)
+    node_results.write_result(
+        run, ended(3, 7, at=time.time() + 9), attempt=0, n_nodes=4, min_nodes=2
+    )
     assert node_results.first_failure(run, 0) == gone
 
 

@@ -103,7 +103,7 @@ def test_slurm_is_told_of_a_bad_node_beside_those_that_were_excluded(
     result = NodeResult(
         node_rank=0, node="n1", exit_code=69, started_at=0.0, ended_at=1.0, unfit="/dev/shm is full"
     )
-    node_results.write_result(run, result, attempt=0, of=2)
+    node_results.write_result(run, result, attempt=0, n_nodes=2)
     fake("scontrol", f'echo "$*" >>{tmp_path}/asked')
     for _ in range(2):
         executor_for(ClusterKind.SLURM).restart(run, submission)

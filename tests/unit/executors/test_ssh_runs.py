@@ -144,7 +144,7 @@ def test_the_first_failure_is_named(run: RunFolder) -> None:
         ended_at=0.0,
         lost="no longer answers",
     )
-    node_results.note_failure(run, lost, attempt=0, of=2)
+    node_results.note_failure(run, lost, attempt=0, n_nodes=2)
     silent = agent(1)
     assert concluded(run, agent(0, JobState.FAILED, 143), silent, lives={silent: Life.SILENT}) == (
         JobState.FAILED,

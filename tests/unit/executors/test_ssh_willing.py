@@ -185,7 +185,7 @@ def test_the_next_attempt_of_an_elastic_job_needs_no_node_for_itself(
     tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, submission = submitted(tmp_path, machines, nodes=2, max_nodes=3)
-    node_results.note_failure(run, node_results.lost(0, "n1", "has gone"), attempt=0, of=3)
+    node_results.note_failure(run, node_results.lost(0, "n1", "has gone"), attempt=0, n_nodes=3)
     state = SchedulerState(state=JobState.FAILED)
     monkeypatch.setattr(states, "states", lambda runs: dict.fromkeys(runs, state))
     machines.are["n1"] = BROKEN

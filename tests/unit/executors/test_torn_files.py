@@ -93,7 +93,7 @@ def make_run(folder: Path, kind: ClusterKind, code: int, *, kept: bool) -> RunFo
         for rank in (1, 0)
     ]  # fmt: skip
     for result in results:
-        node_results.write_result(run, result, attempt=0, of=2)
+        node_results.write_result(run, result, attempt=0, n_nodes=2)
     if code:
         files.write_json(run.rank_failure(0), {"node": "n1", "rank": 1, "exit_code": code})
     end = {"state": "failed" if code else "succeeded", "exit_code": code}

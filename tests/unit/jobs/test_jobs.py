@@ -337,7 +337,7 @@ def test_a_final_state_is_kept_and_a_stranger_may_look(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     files.write_text(run.secrets, "{}", mode=0o600)
     for rank in (0, 1):
-        node_results.write_result(run, node(rank), attempt=0, of=2)
+        node_results.write_result(run, node(rank), attempt=0, n_nodes=2)
     (job,) = load_jobs([run])
     assert job.status.state is JobState.SUCCEEDED
     assert not run.secrets.exists()
@@ -421,7 +421,7 @@ def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_leas
     assert next(lines) == "[node-2] another node\n"
     append(run.log(0), "more\n")
     for rank in range(3):
-        node_results.write_result(run, node(rank), attempt=0, of=3)
+        node_results.write_result(run, node(rank), attempt=0, n_nodes=3)
     assert list(lines) == ["[node-0] more\n"]
 
 
@@ -434,7 +434,7 @@ def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
             time.sleep(0.1)
         append(run.log(1), "late, without end")
         for rank in (0, 1):
-            node_results.write_result(run, node(rank), attempt=0, of=2)
+            node_results.write_result(run, node(rank), attempt=0, n_nodes=2)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -537,7 +537,7 @@ def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> N
 def test_logs_of_a_command_that_runs_once_are_those_of_one_node(clusterkit: Path) -> None:
     run = make_run(clusterkit, tasks=1, once=True, now=time.time())
     files.write_text(run.log(0), "from everywhere\n")
-    node_results.write_result(run, node(0), attempt=0, of=2)
+    node_results.write_result(run, node(0), attempt=0, n_nodes=2)
     document = json.loads(ck("logs", run.run_id, "--json").stdout)
     assert [(n["node_rank"], n["text"]) for n in document["nodes"]] == [(0, "from everywhere\n")]
     assert "runs once" in ck("logs", run.run_id, "--node", "1").stderr

@@ -57,7 +57,7 @@ def job(folder: Path, *, state: JobState = JobState.FAILED, **changes: Any) -> R
     failed = NodeResult(node_rank=1, node="n2", exit_code=1, started_at=1.0, ended_at=9.0, rank=3)
     failed = dataclasses.replace(failed, **changes)
     if state is not JobState.SUCCEEDED:
-        node_results.write_result(run, failed, attempt=0, of=2)
+        node_results.write_result(run, failed, attempt=0, n_nodes=2)
     status = JobStatus(state=state, exit_code=1, nodes=("n1", "n2"))
     runfolder.write_submission(run, submission)
     runfolder.write_state(run, submission, status)

@@ -168,7 +168,7 @@ def _amd_smi(text: str) -> AmdGpus:
 def _by_gpu(document: Any) -> dict[int, Any]:
     """Return what is said of each GPU; before ROCm 7 the list stands alone."""
     listed = document["gpu_data"] if isinstance(document, dict) else document
-    return {whole(str(gpu["gpu"]), most=_HIGHEST): gpu for gpu in listed}
+    return {whole(str(gpu["gpu"]), maximum=_HIGHEST): gpu for gpu in listed}
 
 
 def amd_probe(name: str, snippet: str, parse: Callable[[str], T]) -> Probe[T]:

@@ -104,7 +104,7 @@ def _link(line: str) -> tuple[int, float | None]:
     if link[2] is None:
         return int(link[1]), None
     try:
-        return int(link[1]), real(link[2], least=0)
+        return int(link[1]), real(link[2], minimum=0)
     except ValueError:
         raise Unparsed(f"no speed: {link[2][:20]!r}") from None
 

@@ -53,7 +53,7 @@ def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
         if not line.strip():
             continue
         if gpu := _GPU.fullmatch(line):
-            gpus.append(ListedGpu(index=whole(gpu[1], most=_HIGHEST), name=gpu[2], uuid=gpu[3]))
+            gpus.append(ListedGpu(index=whole(gpu[1], maximum=_HIGHEST), name=gpu[2], uuid=gpu[3]))
         elif (mig := _MIG.fullmatch(line)) and gpus:
             gpus[-1] = replace(gpus[-1], mig=(*gpus[-1].mig, mig[1]))
         elif exit_code == 0 and line.lstrip().startswith(("GPU ", "MIG ")):
