@@ -188,7 +188,7 @@ def _request(options: JobOptions, *, verb: str, **more: Any) -> JobRequest:
         verb=verb,
         job=Path(options.job) if options.job is not None else None,
         warn=warn,
-        said_by="argument",
+        source_kind="argument",
     )
     if request.sweep() is not None:
         raise UserError(

@@ -15,9 +15,9 @@ from clusterkit.estimate.speed.communication import domain_of, fabric_of
 from clusterkit.estimate.speed.compute import compute_of
 from clusterkit.estimate.speed.step_time import factor_between, speed_of, utilisation_of
 
-LEAST_MESSAGE = 1 << 20
+MIN_MESSAGE = 1 << 20
 """Bytes below which an all-reduce measures latency, not bandwidth."""
-_LEAST_ACTIVATIONS = 1 << 28
+_MIN_ACTIVATIONS = 1 << 28
 """Bytes of activations below which allocated memory says nothing of them."""
 _FACTORS = (0.25, 4.0)
 """Bounds of a factor: beyond, something else was measured than was said."""
@@ -74,7 +74,7 @@ def _with_memory(known: Calibration, measurement: Measurement) -> Calibration:
     if allocated is None:
         return known
     whole, half = (_allocated(setup, scale) for scale in (1.0, 0.5))
-    if 2 * (whole - half) < _LEAST_ACTIVATIONS:
+    if 2 * (whole - half) < _MIN_ACTIVATIONS:
         return _noted(known, "hardly any memory is activations: use a larger model or batch")
     scale = factor_between(0.02, 50.0, lambda scale: _allocated(setup, scale) < allocated)
     if _possible(scale):
@@ -129,7 +129,7 @@ def with_bandwidth(
     Raises:
         UserError: it is so far from what is assumed that it ran over something else.
     """
-    large = [row for row in rows if row.ranks > 1 and row.bytes >= LEAST_MESSAGE]
+    large = [row for row in rows if row.ranks > 1 and row.bytes >= MIN_MESSAGE]
     if not large:
         return known
     row = max(large, key=lambda one: one.bytes)

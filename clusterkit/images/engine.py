@@ -50,9 +50,9 @@ class Present:
     created: str
 
 
-def ask(*words: str, timeout_s: float = _ASK_S) -> Answer:
+def ask(*arguments: str, timeout_s: float = _ASK_S) -> Answer:
     """Run `docker WORDS`."""
-    return run_command(("docker", *words), timeout_s=timeout_s)
+    return run_command(("docker", *arguments), timeout_s=timeout_s)
 
 
 def require(answer: Answer, doing: str) -> str:

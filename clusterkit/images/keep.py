@@ -73,9 +73,9 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> tuple[int, str]:
     if path.exists() and not force:
         raise UserError(f"there is a file {path} already", hint="--force replaces it")
     engine.require_engine("export")
-    wanted = tag.rpartition("clusterkit/")[2]
+    image_name = tag.rpartition("clusterkit/")[2]
     if engine.inspect(tag) is None:
-        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {wanted}")
+        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {image_name}")
     files.create_output_folder(path.parent)
     with (
         files.explained(path.parent),

@@ -117,8 +117,8 @@ def resolve(image: Image, variant: Variant, pip_conf: Path | None = None) -> tup
     below: dict[str, str] = {}
     for known in lineage(image)[:-1]:
         below |= read_lock(lock_path(known, variant))
-    wanted = [line for known in lineage(image) for line in requirements(known)]
-    pins = (pin for pin in _ask_pip(wanted, below, pip_conf) if pin.name not in below)
+    needed = [line for known in lineage(image) for line in requirements(known)]
+    pins = (pin for pin in _ask_pip(needed, below, pip_conf) if pin.name not in below)
     return tuple(sorted(pins, key=lambda pin: pin.name))
 
 
@@ -133,7 +133,7 @@ def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
 
 
 def _ask_pip(
-    wanted: Sequence[str], below: Mapping[str, str], pip_conf: Path | None
+    needed: Sequence[str], below: Mapping[str, str], pip_conf: Path | None
 ) -> Iterator[Pin]:
     with tempfile.TemporaryDirectory(prefix="clusterkit-lock-") as name:
         constraints, report = Path(name) / "below.txt", Path(name) / "report.json"
@@ -141,7 +141,7 @@ def _ask_pip(
         argv = [
             sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed",
             "--disable-pip-version-check", "--no-input",
-            "--report", str(report), "--constraint", str(constraints), *wanted,
+            "--report", str(report), "--constraint", str(constraints), *needed,
         ]  # fmt: skip
         kept = {
             variable: text

@@ -141,7 +141,7 @@ class Target:
 
 
 def make_targets(
-    wanted: Sequence[tuple[Image, Variant]], options: BuildOptions
+    requested: Sequence[tuple[Image, Variant]], options: BuildOptions
 ) -> tuple[Target, ...]:
     """Return what is built for the wanted images: those below them too, and those first.
 
@@ -156,8 +156,8 @@ def make_targets(
     for name, path in options.secrets.items():
         if not path.is_file():
             raise UserError(f"the file for the build secret {name!r} is not there: {path}")
-    chosen = {(known.name, variant) for image, variant in wanted for known in lineage(image)}
-    named = {(image.name, variant) for image, variant in wanted}
+    chosen = {(known.name, variant) for image, variant in requested for known in lineage(image)}
+    named = {(image.name, variant) for image, variant in requested}
     made: dict[tuple[str, Variant], Target] = {}
     for image in IMAGES.values():
         for variant in Variant:

@@ -14,7 +14,7 @@ from clusterkit.jobs.state.load import Job, load_jobs
 
 
 def conditions(
-    words: Iterable[str], roots: Sequence[Path], kind: ClusterKind
+    texts: Iterable[str], roots: Sequence[Path], kind: ClusterKind
 ) -> tuple[Dependency, ...]:
     """Return what a new job on a cluster of this kind has to wait for, by the words of `--after`.
 
@@ -25,25 +25,25 @@ def conditions(
         UserError: there is no such job, it ended otherwise, it cannot be waited for from there,
             or two conditions on it can never hold together.
     """
-    wanted = [(word, *parse_after(word)) for word in words]
+    requested = [(text, *parse_after(text)) for text in texts]
     endings: dict[RunFolder, list[tuple[str, Condition]]] = {}
-    for word, name, ending in wanted:
+    for text, name, ending in requested:
         for run in find_runs(name, roots):
             run.require_own("let a job wait for it")
-            endings.setdefault(run, []).append((word, ending))
+            endings.setdefault(run, []).append((text, ending))
     left: dict[Dependency, None] = {}
     problems: list[Problem] = []
     for job in load_jobs(endings):
         problems += _contradictions(job, endings[job.run])
-        for word, ending in endings[job.run]:
+        for text, ending in endings[job.run]:
             condition = _condition(job, ending)
             holds = condition.is_met(job.status.state)
             if holds is None:
                 left[condition] = None
-                problems += _unkept(job, word, kind)
+                problems += _unkept(job, text, kind)
             elif not holds:
                 why = condition.why_never(job.status.state).partition(", and ")[0]
-                message = f"--after {word}: {why}, so this job would never run"
+                message = f"--after {text}: {why}, so this job would never run"
                 hint = f"--after {job.submission.job_id or job.run.run_id}:any, or leave it out"
                 problems.append(Problem(message=message, hint=hint))
     if problems:
@@ -56,9 +56,9 @@ def _condition(job: Job, ending: Condition) -> Dependency:
     return Dependency(run_dir=str(job.run.path), job_id=name, ending=ending)
 
 
-def _contradictions(job: Job, wanted: Sequence[tuple[str, Condition]]) -> list[Problem]:
+def _contradictions(job: Job, requested: Sequence[tuple[str, Condition]]) -> list[Problem]:
     """Return that the job is asked both to succeed and to fail; nothing where it is over."""
-    words = {ending: word for word, ending in wanted}
+    words = {ending: word for word, ending in requested}
     if job.status.state.final or not {Condition.OK, Condition.FAIL} <= words.keys():
         return []
     both = f"--after {words[Condition.OK]} and --after {words[Condition.FAIL]}"

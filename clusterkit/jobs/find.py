@@ -220,12 +220,12 @@ def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoS
     return NoSuchJobError(
         f"no job {word!r}",
         hint=did_you_mean(word, known)
-        or next((f"did you mean {one!r}?" for one in ids if _one_slip(word, one)), None)
+        or next((f"did you mean {one!r}?" for one in ids if _one_typo(word, one)), None)
         or "\n  ".join((_ELSEWHERE, *map(str, roots))),
     )
 
 
-def _one_slip(word: str, job_id: str) -> bool:
+def _one_typo(word: str, job_id: str) -> bool:
     """Tell whether one character is missing, added or wrong: other ids are other people's jobs."""
     if abs(len(word) - len(job_id)) > 1:
         return False

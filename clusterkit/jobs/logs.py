@@ -175,17 +175,17 @@ def tail_position(path: Path, lines: int, within: int = _FARTHEST) -> int:
             position = end = stream.seek(0, os.SEEK_END)
             if lines == 0:
                 return end
-            wanted, first = lines, max(0, end - within)
+            remaining, first = lines, max(0, end - within)
             while position > first:
                 start = max(0, position - _CHUNK)
                 stream.seek(start)
                 chunk = stream.read(position - start)
                 if position == end and chunk.endswith(b"\n"):
-                    wanted += 1  # the end of the last line begins no other
+                    remaining += 1  # the end of the last line begins no other
                 at = len(chunk)
                 while (at := chunk.rfind(b"\n", 0, at)) >= 0:
-                    wanted -= 1
-                    if wanted == 0:
+                    remaining -= 1
+                    if remaining == 0:
                         return start + at + 1
                 position = start
     except OSError:

@@ -48,8 +48,8 @@ def collect(
 
 def probes_of(checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
     """Return the probes that `checks` read from the one round trip, each once."""
-    wanted = (check for check in checks if check.tier is not Tier.NETWORK)
-    return tuple({probe.name: probe for check in wanted for probe in check.probes}.values())
+    selected = (check for check in checks if check.tier is not Tier.NETWORK)
+    return tuple({probe.name: probe for check in selected for probe in check.probes}.values())
 
 
 @contextmanager

@@ -66,10 +66,10 @@ def _ours(bundle: Bundle, checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
 
     Those with a lane pass on what a vendor's tool prints, whose next release may look otherwise.
     """
-    wanted = [
+    own = [
         check for check in checks if check.id in bundle.checks and check.tier is not Tier.NETWORK
     ]
-    probes = {probe.name: probe for check in wanted for probe in check.probes}
+    probes = {probe.name: probe for check in own for probe in check.probes}
     seen = {name for reply in bundle.replies for name in reply.outputs}
     return tuple(p for name, p in probes.items() if p.lane is None and name in seen)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 
-LEAST_BYTES = 1 << 30
+MIN_BYTES = 1 << 30
 """Smaller messages are slower on the same links, and say nothing beside these figures."""
 
 
@@ -54,6 +54,6 @@ def published_for(
     device: str, *, nodes: int, per_node: int, network: str | None
 ) -> Published | None:
     """Return what is published for as many nodes of these GPUs; None where nothing is."""
-    wanted = (nodes, per_node)
-    known = (one for one in _ALL if (one.nodes, one.per_node) == wanted and one.gpu.search(device))
+    size = (nodes, per_node)
+    known = (one for one in _ALL if (one.nodes, one.per_node) == size and one.gpu.search(device))
     return next((one for one in known if one.network in {None, network}), None)

@@ -97,8 +97,8 @@ def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
 
 
 def _of_partition(partition: str | None) -> tuple[Host, ...]:
-    wanted = ["-p", partition] if partition else []
-    answer = run_command(["sinfo", "-h", "-N", *wanted, "-o", "%N|%P"])
+    arguments = ["-p", partition] if partition else []
+    answer = run_command(["sinfo", "-h", "-N", *arguments, "-o", "%N|%P"])
     if answer.code:
         raise RemoteError(
             f"Slurm does not say which nodes there are: {answer.errors.strip()}",

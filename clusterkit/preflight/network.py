@@ -99,8 +99,8 @@ class _Stage:
 
     def ask(self, probe: Probe[object], snippet: str | None) -> None:
         """Run one probe on all reached nodes at once."""
-        asking = dataclasses.replace(probe, command=lambda _: snippet)
-        compound = compose((asking,), self.job, token=new_token(), together=True)
+        query = dataclasses.replace(probe, command=lambda _: snippet)
+        compound = compose((query,), self.job, token=new_token(), together=True)
         outputs: dict[str, Output] = {}
         for reply in self.transport.ask(self.nodes, compound, on_reply=self.on_reply):
             lost = Output(stdout="", stderr=reply.reach.detail, exit_code=_FAILED)
@@ -163,8 +163,8 @@ def _sorted_out(evidence: Evidence) -> FirstPass:
         if e.peer in facts and e.peer != node
     ]
     rates = [e.bus_bytes_per_s for _, e in exercises if e.bus_bytes_per_s is not None]
-    least = BAD * median(rates) if rates else 0.0
-    slow = {(n, e.peer) for n, e in exercises if (e.bus_bytes_per_s or least) < least}
+    minimum = BAD * median(rates) if rates else 0.0
+    slow = {(n, e.peer) for n, e in exercises if (e.bus_bytes_per_s or minimum) < minimum}
     suspect = {n for n, e in exercises if e.status != "ok"}.union(*slow)
     tried = {node for node, _ in exercises}
     return FirstPass(good=tried - suspect, suspect=suspect, untried=facts.keys() - tried, slow=slow)
@@ -177,8 +177,8 @@ def second_pass(first: FirstPass, *, order: Sequence[str]) -> Rounds:
     a node was perhaps busy with something else.
     """
     partners = sorted(first.good or first.untried, key=order.index)
-    wanted = {*first.suspect, *(first.untried if first.good else ())}
-    guests = sorted(wanted, key=order.index)
+    retried = {*first.suspect, *(first.untried if first.good else ())}
+    guests = sorted(retried, key=order.index)
     pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests) if partners]
     return disjoint(_indices([*sorted(first.slow), *pairs], order), most=allreduce.MOST_ROUNDS)
 

@@ -215,12 +215,15 @@ def _transport(
         ssh = by_ssh(known, connect_timeout_s=timeout_s)
         return slurm_nodes.AwakeTransport(ssh) if cluster.kind.scheduled else ssh
     if via == "srun":
-        words = gpu_request(cluster, gpus) if gpus else {}
+        request = gpu_request(cluster, gpus) if gpus else {}
         return by_srun(
             cluster,
             immediate_s=max(1, round(timeout_s or _ALLOCATED_WITHIN_S)),
             # GPUs as the job will ask: where Slurm fences devices, others see none.
-            extra=(*cluster.srun_args, *(f"--{name}={value}" for name, value in words.items())),
+            extra=(
+                *cluster.srun_args,
+                *(f"--{name}={value}" for name, value in request.items()),
+            ),
             most_nodes=None if "SLURM_JOB_ID" in os.environ else step_nodes,
         )
     return by_shell()

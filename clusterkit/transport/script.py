@@ -218,11 +218,11 @@ class AnswerReader:
             return
         # A banner without a line end may stand before the first frame.
         at = line.find(self._token + b" ")
-        words = line[at:].split(b" ", 4) if at >= 0 else ()
-        if len(words) < 5:
+        fields = line[at:].split(b" ", 4) if at >= 0 else ()
+        if len(fields) < 5:
             self._hear(line)
             return
-        _, _, name, kind, rest = words
+        _, _, name, kind, rest = fields
         self.has_begun = True
         if name == b"-":
             self._note(kind, rest)

@@ -301,12 +301,12 @@ def partition_nodes(partition: str | None = None) -> tuple[str, ...]:
     sinfo lists no powered-down cloud nodes, unless PrivateData=cloud is set (slurm.conf(5)).
     Nothing, where Slurm does not say.
     """
-    wanted = None if partition is None else frozenset(partition.split(","))
+    partitions = None if partition is None else frozenset(partition.split(","))
     answer = run_command(("scontrol", "--all", "--oneliner", "show", "partition"))
     nodes: dict[str, None] = {}
     for line in answer.output.splitlines() if answer.code == 0 else ():
         fields = dict(word.partition("=")[::2] for word in line.split())
-        if wanted is None or fields.get("PartitionName") in wanted:
+        if partitions is None or fields.get("PartitionName") in partitions:
             with suppress(UserError):
                 listed = fields.get("Nodes", "").replace("(null)", "")
                 nodes |= dict.fromkeys(expand(listed, source="scontrol"))
@@ -336,7 +336,7 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
         )
 
 
-def _sinfo(nodes: Sequence[str], *words: str) -> str | None:
+def _sinfo(nodes: Sequence[str], *arguments: str) -> str | None:
     """Return what sinfo says of nodes; None where there is no sinfo, or it says nothing of any.
 
     With PrivateData=nodes (slurm.conf(5)) it has nothing to list.
@@ -344,7 +344,7 @@ def _sinfo(nodes: Sequence[str], *words: str) -> str | None:
     Raises:
         RemoteError: Slurm does not answer it.
     """
-    answer = run_command(("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", *words))
+    answer = run_command(("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", *arguments))
     if answer.code == TIMED_OUT:
         raise RemoteError(f"Slurm does not answer: {answer.errors}", hint="ask by ssh: --via ssh")
     if answer.code and _DENIED in answer.errors:

@@ -68,17 +68,17 @@ def arguments_of(
     Raises:
         UserError: one of the flags makes no sense.
     """
-    for flag, word, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
-        if word not in known:
-            raise UserError(f"--{flag} {word}: unknown", hint=choices_hint(word, known))
-    for flag, number, least, most in (
+    for flag, value, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
+        if value not in known:
+            raise UserError(f"--{flag} {value}: unknown", hint=choices_hint(value, known))
+    for flag, number, minimum, maximum in (
         ("iters", iterations, 2, 100_000),
         ("seconds", seconds, 1, 86_400),
     ):
-        if not least <= number <= most:
-            nearest = least if number < least else most
+        if not minimum <= number <= maximum:
+            nearest = minimum if number < minimum else maximum
             raise UserError(
-                f"--{flag} {number}: from {least} to {most:,}", hint=f"--{flag} {nearest}"
+                f"--{flag} {number}: from {minimum} to {maximum:,}", hint=f"--{flag} {nearest}"
             )
     if by == "nccl-tests" and backend == "gloo":
         raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")

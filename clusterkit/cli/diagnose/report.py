@@ -106,12 +106,12 @@ def _finding(found: Finding) -> dict[str, Any]:
 def _where(found: Finding) -> str:
     from clusterkit.observe.diagnose.verdict import everybody
 
-    words = found.where or ("the job" if not found.evidence.line else "no line says which rank")
+    place = found.where or ("the job" if not found.evidence.line else "no line says which rank")
     if found.time is not None:
-        words += f", {_moment(found.time):%H:%M:%S}"
+        place += f", {_moment(found.time):%H:%M:%S}"
     if max(len(found.ranks), len(found.nodes)) > 1:
-        words += f"; the same on {everybody(found)}"
-    return words
+        place += f"; the same on {everybody(found)}"
+    return place
 
 
 def _moment(time: float) -> datetime:
@@ -209,13 +209,13 @@ def why_failed(job: Job) -> list[str]:
 
     Of one that did, what makes that doubtful.
     """
-    words = last_words(job)
+    lines = last_words(job)
     if job.status.state is JobState.SUCCEEDED:
         from clusterkit.cli.jobs.trained_alone import trained_alone
 
-        return [*words, *trained_alone(job)]
+        return [*lines, *trained_alone(job)]
     if job.status.state not in TOLD:
-        return words
+        return lines
     from clusterkit.cli.diagnose.verb import advice_for
     from clusterkit.observe.diagnose.job import diagnose_job
     from clusterkit.observe.diagnose.rules import load_rules
@@ -225,9 +225,9 @@ def why_failed(job: Job) -> list[str]:
         cause = found.diagnosis.cause
         advice = advice_for(found)
     except ClusterkitError:  # the job's own end is what was waited for
-        return words
+        return lines
     if cause is None:
-        return words
-    if cause.evidence.line and not any(cause.evidence.text[:60] in word for word in words):
-        words += [console.dim(row) for row in rows(cause.evidence.text, LAST_ROWS)]
-    return [*words, *answer(cause, advice)]
+        return lines
+    if cause.evidence.line and not any(cause.evidence.text[:60] in word for word in lines):
+        lines += [console.dim(row) for row in rows(cause.evidence.text, LAST_ROWS)]
+    return [*lines, *answer(cause, advice)]

@@ -61,21 +61,21 @@ def diagnose(
     raise typer.Exit(_diagnose_files(words, known, as_json=json, verbose=verbose))
 
 
-def _run_of(words: Sequence[str]) -> RunFolder | None:
+def _run_of(arguments: Sequence[str]) -> RunFolder | None:
     """Return the job that is meant; None where it is files."""
     from clusterkit.cli.frame.job_args import run_named
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.jobs.find import NoSuchJobError
 
-    if "" in words:
+    if "" in arguments:
         raise UserError(
             "an empty word names no job and no file",
             hint="clusterkit diagnose latest; was a variable of the shell not set?",
         )
-    jobs = [word for word in words if _is_job(word)]
+    jobs = [argument for argument in arguments if _is_job(argument)]
     if not jobs:
         return None
-    if len(words) > 1:
+    if len(arguments) > 1:
         also = "" if len(jobs) > 1 else f", and {jobs[0]} is not a file"
         raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
     path = Path(jobs[0])
@@ -92,15 +92,15 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
         ) from error
 
 
-def _is_job(word: str) -> bool:
+def _is_job(argument: str) -> bool:
     from clusterkit.observe.diagnose.job import named_as_log
 
-    path = Path(word)
+    path = Path(argument)
     try:
         if path.is_dir():
             return (path / "submission.json").exists()
-        named = "/" in word or named_as_log(path.name)
-        return word != "-" and not path.exists() and not named
+        named = "/" in argument or named_as_log(path.name)
+        return argument != "-" and not path.exists() and not named
     except (OSError, ValueError):  # a name that no file can have
         return False
 
@@ -128,8 +128,8 @@ def advice_for(found: JobDiagnosis) -> Advice | None:
     from clusterkit.observe.diagnose.job import advise
 
     cause = found.diagnosis.cause
-    wanted = cause is not None and cause.advice == "estimate"
-    return advise(found.job.run) if wanted else None
+    applies = cause is not None and cause.advice == "estimate"
+    return advise(found.job.run) if applies else None
 
 
 def _exit_code(found: JobDiagnosis) -> int:
@@ -167,14 +167,14 @@ def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> No
 
 
 def _diagnose_files(
-    words: Sequence[str], rules: Sequence[Rule], *, as_json: bool, verbose: bool
+    arguments: Sequence[str], rules: Sequence[Rule], *, as_json: bool, verbose: bool
 ) -> int:
     from clusterkit.observe.diagnose.job import sources_of
     from clusterkit.observe.diagnose.verdict import diagnose as look
 
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
-        paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
+        paths = [_readable(argument, Path(folder), spools) for argument in dict.fromkeys(arguments)]
         sources, notes = sources_of(paths)
         found = _as_typed(look(rules, sources), spools)
     found = replace(found, notes=(*notes, *found.notes))
@@ -191,23 +191,23 @@ def _diagnose_files(
     return EXIT_FINDINGS if found.cause is not None else 0
 
 
-def _readable(word: str, folder: Path, spools: dict[Path, str]) -> Path:
+def _readable(argument: str, folder: Path, spools: dict[Path, str]) -> Path:
     """Return a file that can be read twice, and by another process.
 
     Of stdin and pipes that is one in `folder` with their text; `spools` keeps what was typed.
     """
-    path = Path("/dev/stdin" if word == "-" else word)
+    path = Path("/dev/stdin" if argument == "-" else argument)
     spool = folder / f"{len(spools)}.log"
     try:
-        if word == "-" and path.is_file() and os.access(real := path.resolve(), os.R_OK):
+        if argument == "-" and path.is_file() and os.access(real := path.resolve(), os.R_OK):
             return real
-        if path.exists() and (word == "-" or not (path.is_file() or path.is_dir())):
+        if path.exists() and (argument == "-" or not (path.is_file() or path.is_dir())):
             with path.open("rb") as source, spool.open("wb") as stream:
                 shutil.copyfileobj(source, stream)
-            spools[spool] = word
+            spools[spool] = argument
             return spool
     except (OSError, ValueError) as error:
-        raise UserError(f"{word[:200]} cannot be read: {error}") from error
+        raise UserError(f"{argument[:200]} cannot be read: {error}") from error
     return path
 
 
@@ -294,12 +294,12 @@ def _say_stacks(found: Stacks) -> None:
         if group.children:
             console.say(f"  below it: {', '.join(group.children)}")
     alike: dict[tuple[str, str], list[Trouble]] = {}
-    for trouble in found.troubles:
-        key = (_PID.sub("", trouble.message), _PID.sub("", trouble.hint or ""))
-        alike.setdefault(key, []).append(trouble)
+    for problem in found.troubles:
+        key = (_PID.sub("", problem.message), _PID.sub("", problem.hint or ""))
+        alike.setdefault(key, []).append(problem)
     for same in alike.values():
         first = same[0]
-        nodes = fold_set(tuple(dict.fromkeys(trouble.node for trouble in same)))
+        nodes = fold_set(tuple(dict.fromkeys(problem.node for problem in same)))
         console.warn(f"{nodes}: {first.message}")
         if first.hint:
             console.note(f"hint: {first.hint}")

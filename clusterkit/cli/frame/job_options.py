@@ -92,13 +92,13 @@ def warn_of_script(plan: LaunchPlan) -> None:
 def flag_behind(plan: LaunchPlan) -> str | None:
     """Return the first argument of the script that looks like ours, and that it does not name."""
     ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
-    words = (word.partition("=")[0] for word in plan.args)
-    behind = [word for word in words if word in ours | _OF_SUBMIT]
+    arguments = (argument.partition("=")[0] for argument in plan.args)
+    behind = [argument for argument in arguments if argument in ours | _OF_SUBMIT]
     text = ""
     if behind:
         with suppress(OSError):
             text = Path(plan.workdir, plan.script).read_text(encoding="utf-8", errors="replace")
-    return next((word for word in behind if not _takes(text, word)), None)
+    return next((argument for argument in behind if not _takes(text, argument)), None)
 
 
 def _takes(script: str, flag: str) -> bool:

@@ -89,8 +89,8 @@ def _load_verb(name: str) -> Any:
     return command
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         console.say(f"clusterkit {__version__}")
         raise typer.Exit
 

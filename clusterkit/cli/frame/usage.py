@@ -22,8 +22,8 @@ from clusterkit.core.errors import UserError
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
 
 
-def usage_error(error: TyperException, words: Sequence[str]) -> UserError:
-    """Return what typer has against `words` as an error of ours, with what to type next."""
+def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
+    """Return what typer has against `arguments` as an error of ours, with what to type next."""
     message, _, guess = error.format_message().partition(" Did you mean ")
     for phrase in _NO_NUMBER:
         message = message.replace(phrase, "is not a whole number")
@@ -32,31 +32,31 @@ def usage_error(error: TyperException, words: Sequence[str]) -> UserError:
     hint = f"did you mean {guess}" if guess else None
     if option is not None and hasattr(error, "possibilities"):
         message = f"no such option: {option}"
-        hint = _option_hint(option, words, context, getattr(error, "possibilities", None) or ())
-    path = context.command_path if context is not None else _path(words)
+        hint = _option_hint(option, arguments, context, getattr(error, "possibilities", None) or ())
+    path = context.command_path if context is not None else _path(arguments)
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
 
 
-def wants_json(words: Sequence[str], command: Any) -> bool:
+def wants_json(arguments: Sequence[str], command: Any) -> bool:
     """Tell whether `--json` stands among the options of `command`, read as far as it is right.
 
     What stands behind the script of a job belongs to the script, and so does its `--json`.
     """
     options = _options(command)
-    remaining = iter(range(len(words)))
+    remaining = iter(range(len(arguments)))
     for index in remaining:
-        word = words[index]
-        if word == "--json":
+        argument = arguments[index]
+        if argument == "--json":
             return True
-        if word == "--":
+        if argument == "--":
             return False
-        if word.startswith("-") and word != "-":
-            if _has_value_behind(word, options):
+        if argument.startswith("-") and argument != "-":
+            if _has_value_behind(argument, options):
                 next(remaining, None)
         elif hasattr(command, "get_command"):
-            verb = command.get_command(None, word)
-            rest = words[index + 1 :]
+            verb = command.get_command(None, argument)
+            rest = arguments[index + 1 :]
             return "--json" in rest if verb is None else wants_json(rest, verb)
         elif command.context_settings.get("allow_interspersed_args") is False:
             return False
@@ -64,10 +64,10 @@ def wants_json(words: Sequence[str], command: Any) -> bool:
 
 
 def _option_hint(
-    option: str, words: Sequence[str], context: Any, possibilities: Sequence[str]
+    option: str, arguments: Sequence[str], context: Any, possibilities: Sequence[str]
 ) -> str | None:
     known = _options(context.command) if context is not None else {}
-    instead = _ours(option, words, known)
+    instead = _ours(option, arguments, known)
     if instead is not None:
         return instead
     return f"did you mean {' or '.join(possibilities)}?" if possibilities else None
@@ -77,10 +77,10 @@ def _options(command: Any) -> Mapping[str, Any]:
     return {name: param for param in command.params for name in param.opts if name[:1] == "-"}
 
 
-def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
-    name, equals, _ = word.partition("=")
-    short = word[:2]
-    if equals or (len(word) > 2 and short in options and name not in options):
+def _has_value_behind(argument: str, options: Mapping[str, Any]) -> bool:
+    name, equals, _ = argument.partition("=")
+    short = argument[:2]
+    if equals or (len(argument) > 2 and short in options and name not in options):
         return False
     if name not in options:
         if (takes_value := _takes_value(name)) is not None:
@@ -90,8 +90,8 @@ def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
     return name in options and not getattr(options[name], "is_flag", True)
 
 
-def _path(words: Sequence[str]) -> str:
-    verb = next((word for word in words if not word.startswith("-")), "")
+def _path(arguments: Sequence[str]) -> str:
+    verb = next((argument for argument in arguments if not argument.startswith("-")), "")
     return f"clusterkit {verb}".strip()
 
 
@@ -119,36 +119,36 @@ def _takes_value(option: str) -> bool | None:
     return any(ours.endswith(("N", "E", "DIR")) for ours in known) if known else None
 
 
-def _ours(option: str, words: Sequence[str], known: Collection[str]) -> str | None:
-    """Return what to type instead of `option`, as it stands in `words`.
+def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str | None:
+    """Return what to type instead of `option`, as it stands in `arguments`.
 
     None where nothing is known of it, or where the verb, whose options are `known`, has no use
     for it.
     """
-    value = _value_of(option, words) if _takes_value(option) else None
+    value = _value_of(option, arguments) if _takes_value(option) else None
     for flag, asks in _DECIDES.items():
         if flag in known:
             other = _instead(asks).get(option)
             return _filled(other[0], value) if other else None
     if option in _instead("sbatch"):
-        instead, remark = _instead("sbatch")[option]
+        instead, note = _instead("sbatch")[option]
         instead = instead.replace("KEY", option[2:])
         instead = instead.replace("VALUE", value) if value else instead
     elif option == "--gres" and value is not None and not value.startswith("gpu"):
-        instead, remark = f"--set sbatch.gres={value}", ""
+        instead, note = f"--set sbatch.gres={value}", ""
     elif option in _instead("job"):
-        instead, remark = _instead("job")[option]
+        instead, note = _instead("job")[option]
         instead = _filled(instead, value)
     else:
         return None
     if "--set" not in known or instead.split(" ")[0] not in {*known, "leave"}:
         return None
-    return f"{instead} ({remark})" if remark else instead
+    return f"{instead} ({note})" if note else instead
 
 
-def _value_of(option: str, words: Sequence[str]) -> str | None:
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
+def _value_of(option: str, arguments: Sequence[str]) -> str | None:
+    for argument, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        name, equals, value = argument.partition("=")
         if name == option:
             return value if equals else (following if following[:1] not in {"", "-"} else None)
     return None

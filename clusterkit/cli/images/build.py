@@ -54,7 +54,7 @@ def build(
 
     Proxies are taken from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, and leave nothing behind.
     """
-    wanted = [read_name(name, variant) for name in names]
+    requested = [read_name(name, variant) for name in names]
     arguments = _arguments(build_arg or ())
     if push and not registry:
         raise UserError("--push without a registry", hint="--registry HOST[:PORT][/PATH]")
@@ -73,19 +73,19 @@ def build(
         proxies=tuple(name for name in PROXY_VARIABLES if os.environ.get(name)),
         epoch=int(epoch),
     )
-    targets = make_targets(wanted, options)
+    targets = make_targets(requested, options)
     if output is not None:
         _write(targets, options, output, json=json)
     else:
         _build(targets, options, push=push, verbose=verbose, json=json)
 
 
-def _arguments(words: Iterable[str]) -> dict[str, str]:
+def _arguments(pairs: Iterable[str]) -> dict[str, str]:
     found = {}
-    for word in words:
-        name, equals, value = word.partition("=")
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"--build-arg {word}: no value", hint="--build-arg NAME=VALUE")
+            raise UserError(f"--build-arg {pair}: no value", hint="--build-arg NAME=VALUE")
         found[name] = value
     return found
 
@@ -175,9 +175,9 @@ def prove_images(
 
     The container gets no network unless --network says otherwise.
     """
-    wanted = [read_name(name, variant) for name in names]
+    requested = [read_name(name, variant) for name in names]
     found = []
-    for image, kind in wanted:
+    for image, kind in requested:
         tag = tag_of(image, kind, registry)
         health = prove(image, kind, tag, network=network, timeout_s=float(timeout))
         found.append(health)

@@ -142,11 +142,11 @@ def _report(image: str, done: Iterable[Distributed]) -> None:
 
 def _details(row: list[Distributed]) -> str:
     one = row[0]
-    words = [one.detail] if one.detail else []
+    details = [one.detail] if one.detail else []
     if one.bytes:
         seconds = max(each.seconds for each in row)
         size = size_in_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
-        words.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
+        details.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
     if one.replaced:
-        words.append(f"in place of {one.replaced[:_SHORT]}")
-    return f"  {', '.join(words)}" if words else ""
+        details.append(f"in place of {one.replaced[:_SHORT]}")
+    return f"  {', '.join(details)}" if details else ""

@@ -47,16 +47,16 @@ def status(
     json: JsonFlag = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
-    wanted = _states(state)
+    selected = _states(state)
     if job is None:
-        _list(limit, wanted, cluster, as_json=json, prometheus=prometheus)
+        _list(limit, selected, cluster, as_json=json, prometheus=prometheus)
         return
     if prometheus is not None:
         raise UserError(
             "--prometheus tells of all jobs, and JOB is one",
             hint=f"clusterkit status --limit 0 --prometheus {prometheus}",
         )
-    if wanted or cluster:
+    if selected or cluster:
         raise UserError(
             "--state and --cluster choose from the list of jobs, and JOB is one",
             hint=f"clusterkit status {job}",
@@ -74,8 +74,8 @@ def status(
 
 
 def _states(text: str | None) -> frozenset[JobState]:
-    words = [word.strip().lower() for word in (text or "").split(",")]
-    names = [word for word in words if word]
+    names_given = [word.strip().lower() for word in (text or "").split(",")]
+    names = [word for word in names_given if word]
     for name in names:
         if name not in set(JobState):
             raise UserError(
@@ -132,8 +132,8 @@ def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
     """Name the runs of which nothing can be told; one without the file is just being made."""
     shown = {job.run for job in jobs}
     for run in (run for run in runs if run not in shown):
-        told_of = run.state.exists() or not run.submission.exists()
-        if not told_of and runfolder.read_submission(run) is None:
+        is_known = run.state.exists() or not run.submission.exists()
+        if not is_known and runfolder.read_submission(run) is None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
 
 

@@ -123,10 +123,10 @@ def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple
     if twice:
         raise UserError(f"{where} names {fold(twice)} twice", hint="name every machine once")
     if not names or (nodes is not None and len(names) != nodes):
-        wanted = f", and --nodes says {nodes}" if nodes is not None else ""
+        note = f", and --nodes says {nodes}" if nodes is not None else ""
         some = fold(names[:nodes]) if nodes and len(names) > nodes else "LIST"
         raise UserError(
-            f"{where} has {len(names)} nodes{wanted}",
+            f"{where} has {len(names)} nodes{note}",
             hint=f"--hosts {some}" + (f", or --nodes {len(names)}" if names else ""),
         )
     return names

@@ -119,13 +119,13 @@ def _replayed(folder: Path) -> Bundle:
 
 
 def _words(flag: str, text: str | None) -> tuple[str, ...]:
-    words = tuple(word for part in (text or "").split(",") if (word := part.strip()))
-    if text is not None and not words:
+    values = tuple(value for part in (text or "").split(",") if (value := part.strip()))
+    if text is not None and not values:
         raise UserError(
             f"{flag} names no check",
             hint=f"such as {flag} GPU,IB001; `clusterkit explain checks` lists them",
         )
-    return words
+    return values
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:

@@ -57,10 +57,10 @@ def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:
 def least_of(setup: Setup) -> Setup:
     """Return a setup with everything done that needs less memory, on very many GPUs."""
     micro = setup.micro_batch
-    least = replace(setup, micro_batch=1, accumulation=micro * setup.accumulation)
+    smallest = replace(setup, micro_batch=1, accumulation=micro * setup.accumulation)
     if setup.sharding not in {Sharding.NONE, Sharding.HYBRID}:
-        least = replace(least, gpus=_MOST_GPUS * setup.tp * setup.pp * setup.cp)
-    return leanest_of(least).setup
+        smallest = replace(smallest, gpus=_MOST_GPUS * setup.tp * setup.pp * setup.cp)
+    return leanest_of(smallest).setup
 
 
 def _without_more_gpus(setup: Setup) -> Iterator[Change]:
@@ -159,19 +159,19 @@ def _offloaded(setup: Setup) -> Iterator[Change]:
 
 def _context_parallel(setup: Setup) -> Iterator[Change]:
     """Yield sequences that are divided among ranks, at the same global batch."""
-    least = leanest_of(setup)
+    leanest = leanest_of(setup)
     if setup.library not in {Library.MEGATRON, Library.FSDP2} or setup.cp > 1:
         return
     ranks = 2
     while ranks <= setup.dp:
-        yield least.then(f"--cp {ranks}", cp=ranks, accumulation=setup.accumulation * ranks)
+        yield leanest.then(f"--cp {ranks}", cp=ranks, accumulation=setup.accumulation * ranks)
         ranks *= 2
 
 
 def _shorter(setup: Setup) -> Iterator[Change]:
     """Yield sequences of half the length and so on: that is another training, so it comes last."""
-    least = leanest_of(setup)
+    leanest = leanest_of(setup)
     seq = 1 << (setup.seq - 1).bit_length() - 1
     while seq >= _SHORTEST:
-        yield least.then(f"--seq {seq}", seq=seq)
+        yield leanest.then(f"--seq {seq}", seq=seq)
         seq //= 2

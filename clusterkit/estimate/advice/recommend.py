@@ -195,8 +195,8 @@ def _divisions(request: Request) -> Sequence[tuple[int, int]]:
     stages = request.gpus // request.cp
     layers = request.model.layers
     pps = [p for p in powers if p <= stages and layers % p == 0]
-    least = 2 if request.strategy is None else 1
-    pairs = [(t, p) for t in tps for p in pps if least <= t * p <= request.gpus] or [(1, 1)]
+    minimum = 2 if request.strategy is None else 1
+    pairs = [(t, p) for t in tps for p in pps if minimum <= t * p <= request.gpus] or [(1, 1)]
     return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
 
 

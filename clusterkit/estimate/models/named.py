@@ -175,8 +175,8 @@ def _like(text: str) -> str:
 
 def _without_version(text: str) -> str:
     """Return `text` without the words that name a version of the same shape."""
-    words = re.split(r"[-_ ]", text.strip().rsplit("/", 1)[-1])
-    return "-".join(word for word in words if word.lower() not in _VERSIONS)
+    parts = re.split(r"[-_ ]", text.strip().rsplit("/", 1)[-1])
+    return "-".join(part for part in parts if part.lower() not in _VERSIONS)
 
 
 def _key(text: str) -> str:

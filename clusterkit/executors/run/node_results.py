@@ -217,10 +217,10 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
         brief = _UNWRITTEN.fullmatch(name)
         if brief is not None and f"{Path(name).stem}.json" not in there:
             rank, attempt = int(brief[1]), int(brief[2])
-            told = _read_brief(run.nodes / name, rank, attempt)
-            result = result_of(told)
-            if result is not None and told is not None:
-                found.setdefault(attempt, []).append((count_of(told, "of"), result))
+            summary = _read_brief(run.nodes / name, rank, attempt)
+            result = result_of(summary)
+            if result is not None and summary is not None:
+                found.setdefault(attempt, []).append((count_of(summary, "of"), result))
     return tuple(
         Results(
             attempt=attempt,

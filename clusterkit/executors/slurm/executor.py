@@ -127,8 +127,8 @@ class SlurmExecutor(Executor):
         if submission.job_id is None or len(failed) <= submission.spares or done:
             return
         plan = files.read_json(run.plan, own=True) or {}
-        asked = text_of(object_of(plan, "directives"), "exclude") or ""
-        excluded = hostlist.fold_set(hostlist.expand(asked, source=str(run.plan)))
+        excluded_before = text_of(object_of(plan, "directives"), "exclude") or ""
+        excluded = hostlist.fold_set(hostlist.expand(excluded_before, source=str(run.plan)))
         listed = ",".join(part for part in (excluded, nodes) if part)  # the new list replaces it
         answer = run_command(
             ["scontrol", "update", f"JobId={submission.job_id}", f"ExcNodeList={listed}"]

@@ -100,13 +100,13 @@ def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
 def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Problem]:
     gpus = gpus_per_node(plan.directives)
     able = [node for node in nodes if node.gpus >= gpus]
-    asked = plan.nodes + plan.spares
-    if not gpus or len(able) >= asked:
+    needed = plan.nodes + plan.spares
+    if not gpus or len(able) >= needed:
         return []
     most = max((node.gpus for node in nodes), default=0)
     return [
         Problem(
-            message=f"{gpus} GPUs per node asked for on {asked} nodes, but {len(able)} of "
+            message=f"{gpus} GPUs per node asked for on {needed} nodes, but {len(able)} of "
             f"the {len(nodes)} nodes of {where} have that many (most: {most})",
             hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
         )

@@ -165,11 +165,11 @@ def state_of(word: str, *, reason: str = "", code: int | None = None) -> Schedul
     """Translate a state as Slurm prints it, such as `CANCELLED by 1000` or `NODE_FAIL`."""
     first = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
     state = _STATES.get(first, JobState.UNKNOWN)
-    reason_or_none = reason if reason not in {"None", "(null)", ""} else None
+    known_reason = reason if reason not in {"None", "(null)", ""} else None
     return SchedulerState(
         state=state,
         word=first,
-        reason=_REASONS.get(first, reason_or_none if state is not JobState.SUCCEEDED else None),
+        reason=_REASONS.get(first, known_reason if state is not JobState.SUCCEEDED else None),
         exit_code=code if state.final else None,
     )
 

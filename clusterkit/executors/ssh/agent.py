@@ -129,11 +129,11 @@ class OtherReleaseError(RemoteError):
     kind = Kind.RELEASE
 
 
-def _take(run: RunFolder, layout: SshLayout, node: str, wanted: int) -> Held:
+def _take(run: RunFolder, layout: SshLayout, node: str, count: int) -> Held:
     if layout.version != __version__:
         raise OtherReleaseError(f"clusterkit {__version__} is there, and {layout.version} here")
     known = slots_of(layout.cluster, node)
-    return slots.take(wanted, known or max(len(visible_gpus()), wanted), job=run.run_id, node=node)
+    return slots.take(count, known or max(len(visible_gpus()), count), job=run.run_id, node=node)
 
 
 def _leave_session(run: RunFolder, rank: int) -> None:

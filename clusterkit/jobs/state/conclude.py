@@ -139,11 +139,12 @@ def _never(evidence: Evidence) -> JobState:
 
 def _went_well(evidence: Evidence) -> bool:
     """Tell whether the results say that the job is over, and ended well."""
-    results, least, slurm = evidence.results.nodes, evidence.submission.least, evidence.scheduler
+    results, slurm = evidence.results.nodes, evidence.scheduler
+    min_nodes = evidence.submission.least
     if _complete(evidence) and all(result.exit_code == 0 for result in results):
         return True
     over = slurm is None or slurm.state.final or slurm.word == "COMPLETING"
-    return over and least is not None and attempts.succeeded(results, min_nodes=least)
+    return over and min_nodes is not None and attempts.succeeded(results, min_nodes=min_nodes)
 
 
 def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None] | None:

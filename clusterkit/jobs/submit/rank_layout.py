@@ -42,12 +42,12 @@ def laid_out(
         UserError: the ranks do not divide so, or the nodes of this job cannot be put into an order.
     """
     plan = planned(job, cluster)
-    wanted = {name: sizes[name] for name in SIZES if sizes.get(name) is not None}
+    chosen = {name: sizes[name] for name in SIZES if sizes.get(name) is not None}
     topology = sizes.get("topology")
-    if not wanted and topology is None:
+    if not chosen and topology is None:
         return plan
     fabric = None if topology is None else _fabric(plan, Path(topology))
-    layout = _layout(plan, wanted, fabric if plan.node_names else None)
+    layout = _layout(plan, chosen, fabric if plan.node_names else None)
     for problem in layout_warnings(layout):
         warn(str(dataclasses.replace(problem, key=None)))
     job = dataclasses.replace(job, env={**variables(layout.parallelism), **job.env})

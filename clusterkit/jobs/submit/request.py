@@ -46,7 +46,7 @@ class JobRequest:
     """What was said apart from the file, and beats it."""
     file: GivenJob | None
     warn: Callable[[str], None]
-    said_by: str = "flag"
+    source_kind: str = "flag"
     """What `flags` are: flags, or arguments of a function."""
 
     def get(self, key: str) -> Any:
@@ -130,8 +130,8 @@ class JobRequest:
         variable = f"CLUSTERKIT_{key.upper()}"
         if os.environ.get(variable) == self.flags[key]:
             return Position(source=f"environment variable {variable}")
-        if self.said_by != "flag":
-            return Position(source=f"{self.said_by} {key}")
+        if self.source_kind != "flag":
+            return Position(source=f"{self.source_kind} {key}")
         return Position(source=f"flag --{key.replace('_', '-')}")
 
     def _job_and_cluster(self) -> tuple[JobSpec, ClusterSpec]:
@@ -156,7 +156,7 @@ def read_request(
     verb: str,
     job: Path | None,
     warn: Callable[[str], None],
-    said_by: str = "flag",
+    source_kind: str = "flag",
 ) -> JobRequest:
     """Return what is given for `verb` as flags, or said by something else, and in the file `job`.
 
@@ -168,7 +168,7 @@ def read_request(
         from clusterkit.launch.jobfile import load_job_file  # noqa: PLC0415 - loads pydantic
 
         file = load_job_file(job)
-    return JobRequest(verb=verb, flags=given, file=file, warn=warn, said_by=said_by)
+    return JobRequest(verb=verb, flags=given, file=file, warn=warn, source_kind=source_kind)
 
 
 def _sweep_of(values: Mapping[str, Any], *, flag_decides: bool) -> Sweep | None:

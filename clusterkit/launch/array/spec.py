@@ -169,7 +169,7 @@ def choose(sweep: Sweep, text: str) -> Sweep:
     Raises:
         UserError: there is no such element.
     """
-    wanted: set[int] = set()
+    numbers: set[int] = set()
     last = sweep.elements[-1].index
     several = f" or --elements {'0-' if last < 3 else '0,2-'}{last}" if last else ""
     for part in _Part(text, 0).split(","):
@@ -181,8 +181,8 @@ def choose(sweep: Sweep, text: str) -> Sweep:
                 hint=f"--elements 0{several}",
                 position=Position(source="--elements", line=1, column=part.start + 1, text=text),
             )
-        wanted.update(range(first, end + 1))
-    chosen = tuple(element for element in sweep.elements if element.index in wanted)
+        numbers.update(range(first, end + 1))
+    chosen = tuple(element for element in sweep.elements if element.index in numbers)
     return dataclasses.replace(sweep, elements=chosen)
 
 

@@ -224,12 +224,12 @@ def _host_row(sample: NodeSample, rates: NodeRates | None) -> dict[str, Any]:
 
 
 def _gpu_rows(sample: NodeSample) -> list[dict[str, Any]]:
-    held = {one.index: one.why for one in slowdowns(sample)}
+    limited = {one.index: one.why for one in slowdowns(sample)}
     names = (
         "index", "name", "busy_percent", "memory_used_mib", "memory_mib", "temperature_c",
         "power_w", "power_limit_w", "clock_mhz", "clock_max_mhz", "clock_reasons",
     )  # fmt: skip
-    return [{**_picked(gpu, names), "slowdown": held.get(gpu.index)} for gpu in sample.gpus]
+    return [{**_picked(gpu, names), "slowdown": limited.get(gpu.index)} for gpu in sample.gpus]
 
 
 def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:

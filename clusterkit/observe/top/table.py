@@ -277,9 +277,9 @@ def _details(snapshot: Snapshot, node: NodeNow) -> Iterator[str]:
     """Yield a line for each GPU, each link that carries something, and each process of the job."""
     if node.sample is None:
         return
-    held = {one.index: one.why for one in slowdowns(node.sample)}
+    limited = {one.index: one.why for one in slowdowns(node.sample)}
     for gpu in node.sample.gpus:
-        yield _gpu(gpu, held.get(gpu.index, ""))
+        yield _gpu(gpu, limited.get(gpu.index, ""))
     host = node.sample.host
     free = host.available_bytes / _GIB
     yield (
@@ -316,7 +316,7 @@ def _processes(snapshot: Snapshot, node: NodeNow) -> Iterator[str]:
         yield f"{rest} more process{'es' if rest > 1 else ''} of {whose}, idle"
 
 
-def _gpu(gpu: GpuVitals, held: str) -> str:
+def _gpu(gpu: GpuVitals, limited: str) -> str:
     used = None if gpu.memory_used_mib is None else gpu.memory_used_mib / 1024
     total = None if gpu.memory_mib is None else gpu.memory_mib / 1024
     memory = "-" if used is None or total is None else f"{used:.1f}/{total:.1f} GiB"
@@ -326,7 +326,7 @@ def _gpu(gpu: GpuVitals, held: str) -> str:
         f"{_whole(gpu.temperature_c):>3} C",
         f"{_whole(gpu.power_w):>4}/{_whole(gpu.power_limit_w)} W",
         "" if gpu.clock_mhz is None else f"{gpu.clock_mhz:>4.0f} MHz",
-        held,
+        limited,
     )
     return "  ".join(part for part in parts if part)
 

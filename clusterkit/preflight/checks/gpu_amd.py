@@ -25,8 +25,8 @@ def _amd(evidence: Evidence) -> Results:
     yield from results
     for name, facts in found.items():
         short = len(facts.gpus) < required
-        wanted = f"{_models(facts)}, the job wants {required}"
-        yield name, few.fail(wanted) if short else ok(_models(facts))
+        expectation = f"{_models(facts)}, the job wants {required}"
+        yield name, few.fail(expectation) if short else ok(_models(facts))
 
 
 def _models(facts: AmdGpus) -> str:

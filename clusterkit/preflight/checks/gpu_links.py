@@ -95,8 +95,8 @@ def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
 
 
 def _errors(gpu: NvlinkErrors, hours: float) -> Result | None:
-    least = max(_MIN_ERRORS, _ERRORS_PER_HOUR * hours)
-    bad = [(link, count) for link, count in gpu.links or () if count >= least]
+    minimum = max(_MIN_ERRORS, _ERRORS_PER_HOUR * hours)
+    bad = [(link, count) for link, count in gpu.links or () if count >= minimum]
     if not bad:
         return None
     counts = ", ".join(f"GPU {gpu.index} link {link}: {count}" for link, count in bad)

@@ -136,7 +136,7 @@ def _slow(slow: list[tuple[Port, tuple[float, int | None], tuple[float, int | No
         return f"{speed[0]:g} Gb/s" + (f" {speed[1]}X" if speed[1] else "")
 
     first, speed, usual = slow[0]
-    below = any(rate < least for _, (rate, _), (least, _) in slow)
+    below = any(rate < expected for _, (rate, _), (expected, _) in slow)
     return advice("IB003", device=first.device).result(
         Verdict.FAIL if below else Verdict.WARN,
         f"{first.name} runs at {text(speed)}, usual is {text(usual)}",

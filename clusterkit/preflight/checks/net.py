@@ -250,7 +250,7 @@ def _twice(
     first: Mapping[Pair, float], second: Mapping[Pair, float], rates: Mapping[Pair, float]
 ) -> set[Pair]:
     """Return the pairs that were looked at twice, and those of a node that was slow both times."""
-    least = BAD * median(rates.values()) if rates else 0.0
-    low = {pair for pair, rate in rates.items() if rate < least}
+    minimum = BAD * median(rates.values()) if rates else 0.0
+    low = {pair for pair, rate in rates.items() if rate < minimum}
     slow = [{node for pair in low & seen.keys() for node in pair} for seen in (first, second)]
     return (first.keys() & second.keys()) | {pair for pair in low if slow[0] & slow[1] & {*pair}}

@@ -72,13 +72,13 @@ def _latency(evidence: Evidence) -> Results:
 
 @check("SSH003", "ssh-complete")
 def _complete(evidence: Evidence) -> Results:
-    asked = dict.fromkeys(name for node in evidence.nodes for name in node.outputs)
+    probes = dict.fromkeys(name for node in evidence.nodes for name in node.outputs)
     for node in evidence.nodes:
         if node.reach.complete:
             yield node.name, ok("all probes ended in time")
             continue
         ended = {name for name, out in node.outputs.items() if out.exit_code is not None}
-        running = [name for name in asked if name not in ended]
+        running = [name for name in probes if name not in ended]
         what = f"out of time: {some_of(running, 6)}" if running else "the connection ended early"
         after = f"given up after {node.reach.seconds:.0f} s"
         yield node.name, advice("SSH003").result(Verdict.UNKNOWN, what, after)

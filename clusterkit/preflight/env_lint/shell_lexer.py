@@ -146,15 +146,15 @@ class _Scanner:
 
     def _past_expansion(self, start: int) -> int:
         """Return where `$NAME`, `${...}` or `$(...)` ends."""
-        opening = self.text[start + 1 : start + 2]
-        if opening not in {"(", "{"}:
+        bracket = self.text[start + 1 : start + 2]
+        if bracket not in {"(", "{"}:
             simple = _EXPANSION.match(self.text, start)
             return simple.end() if simple else start + 1
         limit = self.text.find("\n", start) if self.by_line else -1
         limit = len(self.text) if limit < 0 else limit
-        depth, closing = 0, ")" if opening == "(" else "}"
-        for found in re.compile(f"[{opening}{closing}]").finditer(self.text, start, limit):
-            depth += 1 if found[0] == opening else -1
+        depth, closing = 0, ")" if bracket == "(" else "}"
+        for found in re.compile(f"[{bracket}{closing}]").finditer(self.text, start, limit):
+            depth += 1 if found[0] == bracket else -1
             if depth == 0:
                 return found.end()
         self._left_open(start)

@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[Row, ...]:
     lines = [line.split() for line in text.splitlines() if line.strip()]
     if not lines or lines[0] != _HEADER:
         raise Unparsed("not the default table of sinfo")
-    return tuple(_row(words) for words in lines[1:])
+    return tuple(_row(fields) for fields in lines[1:])
 
 
 def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
@@ -69,10 +69,10 @@ def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
     }
 
 
-def _row(words: list[str]) -> Row:
-    if len(words) != len(_HEADER):
-        raise Unparsed(f"a row of {len(words)} words")
-    count, state, listed = words[3:]
+def _row(fields: list[str]) -> Row:
+    if len(fields) != len(_HEADER):
+        raise Unparsed(f"a row of {len(fields)} words")
+    count, state, listed = fields[3:]
     try:
         nodes = hostlist.expand(listed, source="sinfo") if listed != "n/a" else ()
     except UserError as error:

@@ -39,16 +39,16 @@ def bundled(program: str, modules: Mapping[str, str]) -> str:
 
 
 def snippet(
-    job: PreflightJob, modules: Sequence[str], program: str, words: Sequence[str], *, env: bool
+    job: PreflightJob, modules: Sequence[str], program: str, arguments: Sequence[str], *, env: bool
 ) -> str:
-    """Return the snippet that runs `program` with `words`; `modules` are what it may import.
+    """Return the snippet that runs `program` with `arguments`; `modules` are what it may import.
 
     Nothing is written on the node: sources travel as arguments. With `env`, the job's variables
     are set.
     """
     sources = [part for name in modules for part in (name, read_program(name))]
     argv = " ".join(
-        quote(w) for w in (read_program("boot"), *sources, "--", read_program(program), *words)
+        quote(w) for w in (read_program("boot"), *sources, "--", read_program(program), *arguments)
     )
     exports = [f"export {name}={quote(value)}" for name, value in job.env.items() if env]
     pythons = " ".join(quote_path(p) for p in dict.fromkeys((job.python, "python3", "python")))

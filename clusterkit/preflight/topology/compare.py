@@ -74,8 +74,8 @@ def compare_hca(
     devices = [nic.device for nic in topology.nics if nic.device is not None]
     if not devices or len(devices) != len(topology.nics):
         return
-    wanted = parse_names(value)
-    taken = [device for device in devices if wanted.takes(device)]
+    names = parse_names(value)
+    taken = [device for device in devices if names.takes(device)]
     if not taken:
         yield f"NCCL_IB_HCA={value} takes none of the NICs"
         return
@@ -83,8 +83,8 @@ def compare_hca(
     if len(topology.gpus) < _WHOLE:
         far = []
     if far:
-        named = {name for name, _ in wanted.names}
-        surprise = not (wanted.exact or wanted.exclude) and not named & set(far)
+        named = {name for name, _ in names.names}
+        surprise = not (names.exact or names.exclude) and not named & set(far)
         how = " (its names are prefixes)" if surprise else ""
         yield f"NCCL_IB_HCA takes {','.join(far)}, near no GPU{how}"
     recommended = recommended_nics(topology)

@@ -77,8 +77,8 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
 
 def _is_header(line: str) -> bool:
     # A row of `topo -p2p` starts with a blank too, but its second word is a cell.
-    words = line.split()
-    return bool(_HEADER.match(line)) and not any(is_cell(word) for word in words[1:2])
+    fields = line.split()
+    return bool(_HEADER.match(line)) and not any(is_cell(field) for field in fields[1:2])
 
 
 def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -127,15 +127,15 @@ def _spaced(line: str, names: tuple[str, ...]) -> _Row:
     say which is which only when there is one for each column; else their places do, since each tab
     led to the next multiple of 8.
     """
-    words = list(_WORD.finditer(line))
-    head, rest = words[: len(names) + 1], words[len(names) + 1 :]
-    texts = tuple(word.group() for word in head)
+    fields = list(_WORD.finditer(line))
+    head, rest = fields[: len(names) + 1], fields[len(names) + 1 :]
+    texts = tuple(field.group() for field in head)
     tail: list[str] = []
     column = (head[-1].end() // _TAB + 1) * _TAB if head else 0
-    for word in rest:
-        tail += [""] * ((word.start() - column) // _TAB)
-        tail.append(word.group())
-        column = (word.end() // _TAB + 1) * _TAB
+    for field in rest:
+        tail += [""] * ((field.start() - column) // _TAB)
+        tail.append(field.group())
+        column = (field.end() // _TAB + 1) * _TAB
     return _Row(texts[0] if texts else "", texts[1:], tuple(tail))
 
 

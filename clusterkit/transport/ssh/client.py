@@ -210,8 +210,8 @@ class SshClient:
         security = transport.get_security_options()
         security.ciphers = _first(security.ciphers, _CIPHERS)
         kinds = self._known.key_kinds(target)
-        wanted = [name for kind in kinds for name in _ALGORITHMS.get(kind, (kind,))]
-        security.key_types = _first(security.key_types, wanted)
+        accepted = [name for kind in kinds for name in _ALGORITHMS.get(kind, (kind,))]
+        security.key_types = _first(security.key_types, accepted)
         return transport
 
     def _through(self, hops: tuple[str, ...], *, since: float) -> Any:

@@ -169,8 +169,8 @@ def _jumps(name: str, found: Mapping[str, Any], jumps: str | None) -> tuple[str,
 
 
 def _files(names: str) -> tuple[Path, ...]:
-    words = (word.replace("%d", "~", 1) for word in shlex.split(names) if word != "none")
-    return tuple(Path(word).expanduser() for word in words)
+    paths = (path.replace("%d", "~", 1) for path in shlex.split(names) if path != "none")
+    return tuple(Path(path).expanduser() for path in paths)
 
 
 def _lines(path: Path, block: str, depth: int) -> Iterator[str]:
@@ -180,14 +180,14 @@ def _lines(path: Path, block: str, depth: int) -> Iterator[str]:
     """
     text = read_own(path, use="run the commands that it names").decode()
     for line in text.splitlines(keepends=True):
-        words = line.strip().replace("=", " ", 1).split(None, 1)
-        keyword = words[0].lower() if words else ""
+        fields = line.strip().replace("=", " ", 1).split(None, 1)
+        keyword = fields[0].lower() if fields else ""
         if keyword in {"host", "match"}:
             block = line.strip()
         if keyword != "include" or depth >= _DEEPEST:
             yield line.rstrip("\n") + "\n"
             continue
-        for pattern in shlex.split(words[1] if len(words) > 1 else "", comments=True):
+        for pattern in shlex.split(fields[1] if len(fields) > 1 else "", comments=True):
             for included in _included(pattern, path):
                 yield from _lines(included, block, depth + 1)
                 yield block + "\n"  # a block that began in there ends with its file

@@ -107,8 +107,8 @@ class Keys:
             keys = self._agent_keys
         if only is None:
             return iter(keys)
-        wanted = {blob for path in only if (blob := _public_half(path)) is not None}
-        return (key for key in keys if key.get_base64() in wanted)
+        allowed = {blob for path in only if (blob := _public_half(path)) is not None}
+        return (key for key in keys if key.get_base64() in allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def _count(tried: int) -> str:
 
 def _public_half(path: Path) -> str | None:
     try:
-        words = path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()
+        fields = path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):
         return None
-    return words[1] if len(words) > 1 else None
+    return fields[1] if len(fields) > 1 else None

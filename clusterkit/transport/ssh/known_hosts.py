@@ -171,11 +171,11 @@ def read_known_hosts(path: Path) -> _File:
     except OSError:
         return table
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#"):
+        fields = line.split()
+        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
+        if len(fields) < 3 or fields[0].startswith("#"):
             continue
-        names, kind, key = words[:3]
+        names, kind, key = fields[:3]
         try:
             table.add(names, _Entry(kind, key, f"{path}:{number}", marker))
         except (binascii.Error, ValueError):

@@ -296,9 +296,9 @@ def explain(failure: BaseException) -> tuple[ReachProblem, str]:
         return problem, f"jump host {failure}: {detail}"
     if isinstance(failure, HostKeyRefused):
         return failure.problem, str(failure)
-    for kind, problem, words in _MEANINGS:
+    for kind, problem, text in _MEANINGS:
         if isinstance(failure, kind):
-            return problem, words or _said(failure)
+            return problem, text or _said(failure)
     if isinstance(failure, GIBBERISH):
         return ReachProblem.UNREACHABLE, "what answers on its SSH port does not speak SSH"
     return ReachProblem.UNREACHABLE, _said(failure)

@@ -73,13 +73,13 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
     numbers = set(answer.wanted)
     if len(numbers) < len(answer.wanted) or not numbers <= set(range(len(manifest.entries))):
         raise helper.nonsense("it wants files that there are not, or one of them twice")
-    wanted = [manifest.entries[index] for index in answer.wanted]
-    for entry in wanted:
+    missing = [manifest.entries[index] for index in answer.wanted]
+    for entry in missing:
         if entry.link is None:
             _send(helper, manifest, entry)
     return Delivered(
-        files=len(wanted),
-        size=sum(entry.size for entry in wanted),
+        files=len(missing),
+        size=sum(entry.size for entry in missing),
         folder=helper.answer_of(_Delivered).folder,
     )
 

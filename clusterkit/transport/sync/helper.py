@@ -47,8 +47,8 @@ class Helper:
         self._has_begun = False
         token = new_token()
         program = read_template("programs/sync/node.py")
-        words = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
-        self.talk = session.talk(f"exec {words}\n")
+        command = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
+        self.talk = session.talk(f"exec {command}\n")
         # Also what a login prints of its own stands before the token.
         greeting = 0
         self.talk.expect(_GREETING_S)

@@ -88,60 +88,64 @@ def prepare_nodes(
     )
 
 
-def _prepare(session: Session, wanted: Ingredients) -> Prepared:
-    helper = Helper(session, wanted.python)
-    stamp_file = f"{wanted.venv}/clusterkit-stamp.json"
-    config = f"{wanted.venv}/pyvenv.cfg"
+def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
+    helper = Helper(session, ingredients.python)
+    stamp_file = f"{ingredients.venv}/clusterkit-stamp.json"
+    config = f"{ingredients.venv}/pyvenv.cfg"
     seen = helper.ask(
         "look",
-        place=wanted.venv,
+        place=ingredients.venv,
         read=stamp_file,
         need=[config],
         lock=True,
-        trusted=[f"{wanted.venv}{_INPUTS}"],
+        trusted=[f"{ingredients.venv}{_INPUTS}"],
     )
-    version = _require_python(seen, wanted)
+    version = _require_python(seen, ingredients)
     if seen["full"] and seen["missing"]:
         raise RemoteError(
             f"{seen['place']} is not a virtual environment, and not empty",
             hint="set `venv:` of the cluster to a folder that is not there yet",
         )
-    stamp = wanted.stamp(seen["python"])
+    stamp = ingredients.stamp(seen["python"])
     made = files.parse_json((seen["text"] or "").encode()) or {}
-    python = f"{wanted.venv}/bin/python"
+    python = f"{ingredients.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
-    _require_room(seen, wanted)
+    _require_room(seen, ingredients)
     other = made.get("python") not in {None, version}  # one that we have made, for another Python
-    _run(helper, [wanted.python, "-m", "venv", *(("--clear",) if other else ()), wanted.venv])
+    _run(
+        helper,
+        [ingredients.python, "-m", "venv", *(("--clear",) if other else ()), ingredients.venv],
+    )
     about = {"python": version, "clusterkit": __version__}
     # Without its stamp: whoever breaks it off has to do it again.
     helper.ask("write", path=stamp_file, text=json.dumps(about))
-    _install(helper, wanted, again=bool(seen["full"]))
+    _install(helper, ingredients, again=bool(seen["full"]))
     there = _proven(helper, python)
     if there != __version__:
         raise RemoteError(
             f"clusterkit {there} is there, and {__version__} here"
             if there
             else "clusterkit cannot be imported there",
-            hint="remove the environment there and try again: rm -r " + quote_path(wanted.venv),
+            hint="remove the environment there and try again: rm -r "
+            + quote_path(ingredients.venv),
         )
     helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
     return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
 
 
-def _require_python(seen: dict[str, Any], wanted: Ingredients) -> str:
+def _require_python(seen: dict[str, Any], ingredients: Ingredients) -> str:
     version = ".".join(str(whole(str(number), maximum=999)) for number in seen["python"][:3])
     if tuple(seen["python"][:2]) < OLDEST_PYTHON:
         raise RemoteError(
-            f"{wanted.python} is Python {version}, and {_OLDEST} or later is needed",
+            f"{ingredients.python} is Python {version}, and {_OLDEST} or later is needed",
             hint=f"name another one of that node: --python python{_OLDEST}",
         )
     return f"Python {version}"
 
 
-def _require_room(seen: dict[str, Any], wanted: Ingredients) -> None:
-    needed = _ROOM_MIB + wanted.files.size * (1 + _UNPACKED) // MIB
+def _require_room(seen: dict[str, Any], ingredients: Ingredients) -> None:
+    needed = _ROOM_MIB + ingredients.files.size * (1 + _UNPACKED) // MIB
     free = seen["free"] // MIB
     if free < needed:
         raise RemoteError(
@@ -150,14 +154,14 @@ def _require_room(seen: dict[str, Any], wanted: Ingredients) -> None:
         )
 
 
-def _install(helper: Helper, wanted: Ingredients, *, again: bool) -> None:
+def _install(helper: Helper, ingredients: Ingredients, *, again: bool) -> None:
     """Install what clusterkit requires, what the user requires, then clusterkit from its file.
 
     Constraints keep what others require from bringing a clusterkit of somebody else along.
     """
-    python = f"{wanted.venv}/bin/python"
-    place = Place(folder=f"{wanted.venv}{_INPUTS}", folder_mode=PRIVATE)
-    sent = deliver(helper, wanted.files, place).folder
+    python = f"{ingredients.venv}/bin/python"
+    place = Place(folder=f"{ingredients.venv}{_INPUTS}", folder_mode=PRIVATE)
+    sent = deliver(helper, ingredients.files, place).folder
     if not sent.startswith("/"):
         raise RemoteError(f"it names no folder: {cut(sent, _LONGEST)!r}", node=helper.node)
     if again:
@@ -165,20 +169,20 @@ def _install(helper: Helper, wanted: Ingredients, *, again: bool) -> None:
     constraints = f"{sent}/constraints.txt"
     own_file = f"{DISTRIBUTION} @ {PurePosixPath(sent, WHEEL_NAME).as_uri()}"
     helper.ask("write", path=constraints, text=f"{own_file}\n{FOREIGN}<0\n")
-    words = ["--constraint", constraints, *wanted.own]
-    if wanted.wheels:
-        words += ["--find-links", sent]
+    arguments = ["--constraint", constraints, *ingredients.own]
+    if ingredients.wheels:
+        arguments += ["--find-links", sent]
     else:
         locked = ("--no-deps", "--require-hashes", "--requirement", f"{sent}/{LOCK_NAME}")
         _run(helper, [python, *_PIP, *locked], index=True)
-    if not wanted.index:
-        words.append("--no-index")
-    if wanted.requirements is not None:
+    if not ingredients.index:
+        arguments.append("--no-index")
+    if ingredients.requirements is not None:
         path = f"{sent}/requirements.txt"
-        helper.ask("write", path=path, text=wanted.requirements)
-        words += ["--requirement", path]
-    if wanted.wheels or wanted.requirements is not None:
-        _run(helper, [python, *_PIP, *words], index=wanted.index)
+        helper.ask("write", path=path, text=ingredients.requirements)
+        arguments += ["--requirement", path]
+    if ingredients.wheels or ingredients.requirements is not None:
+        _run(helper, [python, *_PIP, *arguments], index=ingredients.index)
     # The same version may have other contents than what is installed.
     own = ("--no-index", "--no-deps", "--force-reinstall", f"{sent}/{WHEEL_NAME}")
     _run(helper, [python, *_PIP, *own])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.calibrate import LEAST_MESSAGE, with_bandwidth
+from clusterkit.estimate.calibrate import MIN_MESSAGE, with_bandwidth
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import (
@@ -20,7 +20,7 @@ from clusterkit.estimate.machines.interconnects import (
 )
 from clusterkit.estimate.measurement import AllReduce
 from clusterkit.observe.bench.allreduce.result import MEASURED, Measured, Operation, Result
-from clusterkit.preflight.expected_busbw import LEAST_BYTES, Published, published_for
+from clusterkit.preflight.expected_busbw import MIN_BYTES, Published, published_for
 
 _NAMING = "name the network that it ran over, or how many adapters a node has: --interconnect 4xhdr"
 
@@ -103,7 +103,7 @@ class Answer:
     def published_share(self) -> float | None:
         """The best large all-reduce over what is published; None where there is none of either."""
         reduced = self.result.of(Operation.ALL_REDUCE)
-        large = [one.busbw for one in reduced if one.bytes >= LEAST_BYTES]
+        large = [one.busbw for one in reduced if one.bytes >= MIN_BYTES]
         if self.published is None or not large:
             return None
         return max(large) / (self.published.gbs * 1e9)
@@ -220,7 +220,7 @@ def learned(result: Result, fabric: Fabric | None, *, before: Calibration | None
         AllReduce(bytes=one.bytes, seconds=one.seconds, ranks=result.ranks)
         for one in result.of(Operation.ALL_REDUCE)
     ]
-    if max((row.bytes for row in rows), default=0) < LEAST_MESSAGE:
+    if max((row.bytes for row in rows), default=0) < MIN_MESSAGE:
         raise UserError(
             "--save: no all-reduce of 1 MiB or more was measured",
             hint="--ops all-reduce --sizes 1M:1G",

@@ -357,8 +357,8 @@ def _of_all_ranks(row: Row, ranks: int | None) -> tuple[Operation, ...]:
 def _parts(row: Row) -> int | None:
     """Return in how many parts ranks share a message; 1 where each has all of it."""
     width = _BYTES.get(row.type)
-    held = row.count * width if width else 0
-    return row.size // held if held and row.size % held == 0 else None
+    covered = row.count * width if width else 0
+    return row.size // covered if covered and row.size % covered == 0 else None
 
 
 def _ranks(rows: Sequence[Row], op: Operation) -> int | None:

@@ -83,9 +83,9 @@ def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
             f"a fixed small computation takes {one.yardstick_s:.2f} s there, "
             f"{theirs:.2f} s on {names}"
         )
-    held = one.throttled_percent or 0.0
-    highest = max((other.throttled_percent or 0.0 for other in others), default=held)
-    if held >= THROTTLED_PERCENT and held >= 2 * highest:
+    throttled = one.throttled_percent or 0.0
+    highest = max((other.throttled_percent or 0.0 for other in others), default=throttled)
+    if throttled >= THROTTLED_PERCENT and throttled >= 2 * highest:
         yield f"{_throttling(one)}, on {names} {highest:.0f} %"
     stolen = one.stolen_percent or 0.0
     most = max((other.stolen_percent or 0.0 for other in others), default=stolen)
@@ -128,18 +128,18 @@ def _held_gpus(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
 
 def _limited(evidence: Sequence[NodeEvidence], named: set[str]) -> Iterator[Cause]:
     """Yield nodes whose CPU limit holds the job up, but for those that are named already."""
-    held = [
+    limited = [
         one
         for one in evidence
         if (one.throttled_percent or 0.0) >= THROTTLED_PERCENT and one.node not in named
     ]
-    if held:
-        nodes = tuple(one.node for one in held)
+    if limited:
+        nodes = tuple(one.node for one in limited)
         yield Cause(
             kind="throttle",
             nodes=nodes,
             summary=f"a CPU limit stops the job's processes on {fold_set(nodes)} again and again",
-            evidence=tuple(f"{one.node}: {_throttling(one)}" for one in held),
+            evidence=tuple(f"{one.node}: {_throttling(one)}" for one in limited),
             hint="ask for more CPUs (cpus_per_node), or start fewer workers and threads",
         )
 

@@ -145,13 +145,13 @@ def _traffic(over: NodeRates) -> float:
 
 def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
     readings: dict[int, list[GpuVitals]] = {}
-    held: dict[int, Counter[str]] = {}
+    limits: dict[int, Counter[str]] = {}
     for sample in samples:
         for gpu in sample.gpus:
             readings.setdefault(gpu.index, []).append(gpu)
         for slow in slowdowns(sample):
             if slow.harmful:
-                held.setdefault(slow.index, Counter())[slow.why] += 1
+                limits.setdefault(slow.index, Counter())[slow.why] += 1
     return tuple(
         GpuEvidence(
             index=index,
@@ -162,7 +162,7 @@ def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
             temperature_c=max(
                 (t for g in of_gpu if (t := g.temperature_c) is not None), default=None
             ),
-            slowdowns=tuple(held.get(index, ())),
+            slowdowns=tuple(limits.get(index, ())),
         )
         for index, of_gpu in sorted(readings.items())
     )

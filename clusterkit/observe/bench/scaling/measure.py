@@ -186,7 +186,7 @@ def _mistake(
     cut_off = look.over and status.state in _CUT_OFF
     if look.log.readings and (look.given_up or (cut_off and stalled(seen, look.silent_s))):
         return {
-            "problem": f"it was silent for {look.silent_s:.0f} s after {_last_told(look)}",
+            "problem": f"it was silent for {look.silent_s:.0f} s after {_last_message(look)}",
             "hint": "where its ranks stand while it hangs: clusterkit diagnose --stacks JOB\n"
             f"if it prints that seldom, --patience SECONDS waits for longer\n{logs}",
             "failed": True,
@@ -203,7 +203,7 @@ def _mistake(
     }
 
 
-def _last_told(look: _Look) -> str:
+def _last_message(look: _Look) -> str:
     readings = look.log.readings
     last_steps = (one.throughput.step for one in reversed(readings))
     step = next((step for step in last_steps if step is not None), None)

@@ -173,9 +173,9 @@ def _concerned(concern: str, summary: str, hint: str) -> Alone:
 def _of_kind(kind: str, summary: str, hint: str) -> Alone:
     def look(_: Setting, variable: Variable | None) -> Iterator[Violation]:
         if variable is not None and variable.kind == kind:
-            told = re.sub(r"\[([^][]*)\]", r"\1" if variable.note else "", summary)
+            text = re.sub(r"\[([^][]*)\]", r"\1" if variable.note else "", summary)
             columns = {name: getattr(variable, name) for name in ("until", "replaced_by", "note")}
-            yield Violation(told.format(**columns), hint.format(**columns))
+            yield Violation(text.format(**columns), hint.format(**columns))
 
     return look
 

@@ -46,8 +46,8 @@ def _sockets(settings: Settings) -> Conflicts:
 @together("NCCL146")
 def _channels(settings: Settings) -> Conflicts:
     for low, high in (("MIN_CTAS", "MAX_CTAS"), ("MIN_NCHANNELS", "MAX_NCHANNELS")):
-        least, most = number(settings.get(f"NCCL_{low}")), number(settings.get(f"NCCL_{high}"))
-        if least is not None and most is not None and least > most:
+        fewest, most = number(settings.get(f"NCCL_{low}")), number(settings.get(f"NCCL_{high}"))
+        if fewest is not None and most is not None and fewest > most:
             yield f"NCCL_{low}", f"more than NCCL_{high}={most}", f"lower it, or raise NCCL_{high}"
 
 

@@ -186,9 +186,9 @@ def _algorithms(value: str, variable: Variable) -> Iterator[Violation]:
 @alone("NCCL117")
 @of_types("truth")
 def _not_a_truth(value: str, variable: Variable) -> Iterator[Violation]:
-    words, then = _TRUTHS.get(variable.family, _TRUTHS["torch"])
+    accepted, then = _TRUTHS.get(variable.family, _TRUTHS["torch"])
     given = value.strip().lower()
-    if given not in words and not (variable.family == "ofi" and re.fullmatch(r"-?\d+", given)):
+    if given not in accepted and not (variable.family == "ofi" and re.fullmatch(r"-?\d+", given)):
         yield Violation(f"not a truth value: {then}", "write 1 or 0")
 
 

@@ -58,10 +58,10 @@ class _Layout:
     """Cells behind those of each side, with -I."""
 
     @classmethod
-    def seen(cls, words: Sequence[str]) -> _Layout:
+    def seen(cls, columns: Sequence[str]) -> _Layout:
         """Return the layout of a row whose head is missing."""
-        named = words[3].isalpha() if len(words) > 3 else False
-        return cls(redop=named, root=len(words) - named > 3 + 2 * _SIDE, counts_wrong=True)
+        named = columns[3].isalpha() if len(columns) > 3 else False
+        return cls(redop=named, root=len(columns) - named > 3 + 2 * _SIDE, counts_wrong=True)
 
     @classmethod
     def of(cls, head: re.Match[str]) -> _Layout:
@@ -169,8 +169,8 @@ def _parse(lines: Sequence[str], *, may_fail: bool = False) -> NcclTest:
     for line in lines:
         if head := _HEAD.fullmatch(line):
             layout = _Layout.of(head)
-        elif _is_row(words := line.split()):
-            rows.append(_row(line, words, layout or _Layout.seen(words)))
+        elif _is_row(fields := line.split()):
+            rows.append(_row(line, fields, layout or _Layout.seen(fields)))
     failed = tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line))))
     error = next((f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), None)
     if not rows and not (may_fail and (failed or error)):
@@ -196,36 +196,36 @@ def _parse(lines: Sequence[str], *, may_fail: bool = False) -> NcclTest:
     )
 
 
-def _is_row(words: Sequence[str]) -> bool:
+def _is_row(fields: Sequence[str]) -> bool:
     """Tell a row from titles, ranks, prose, and lines of NCCL's own."""
-    numbers = len(words) > 2 and all(_NUMBER.fullmatch(word) for word in words[:2])
-    return numbers and _TYPES.fullmatch(words[2]) is not None
+    numbers = len(fields) > 2 and all(_NUMBER.fullmatch(field) for field in fields[:2])
+    return numbers and _TYPES.fullmatch(fields[2]) is not None
 
 
-def _row(line: str, words: Sequence[str], layout: _Layout) -> Row:
+def _row(line: str, fields: Sequence[str], layout: _Layout) -> Row:
     width = _SIDE + layout.more
     in_place_at = 3 + layout.redop + layout.root
     # Before 2.13 some programs had a column for a reduction, and left it blank. With -S a date
     # and a time stand behind the row.
-    blank = layout.redop and not "".join(words[3:4]).isalpha()
+    blank = layout.redop and not "".join(fields[3:4]).isalpha()
     in_place_at -= blank
     left, right = (
-        words[in_place_at : in_place_at + width],
-        words[in_place_at + width : in_place_at + 2 * width],
+        fields[in_place_at : in_place_at + width],
+        fields[in_place_at + width : in_place_at + 2 * width],
     )
-    if len(right) < width or len(words) - in_place_at - 2 * width not in {0, 2}:
-        raise Unparsed(f"a row of {len(words)} cells: {line[:60]!r}")
+    if len(right) < width or len(fields) - in_place_at - 2 * width not in {0, 2}:
+        raise Unparsed(f"a row of {len(fields)} cells: {line[:60]!r}")
     sides = [left[:_SIDE], right[:_SIDE]]
     if not all(_FIGURE.fullmatch(cell) for side in sides for cell in side[:3]):
         raise Unparsed(f"no figures: {line[:60]!r}")
     seen = [side[3] for side in sides if _FIGURE.fullmatch(side[3])]
     better = max(sides, key=lambda side: float(side[2]))
-    root = words[in_place_at - 1] if layout.root else "-1"
+    root = fields[in_place_at - 1] if layout.root else "-1"
     return Row(
-        size=int(words[0]),
-        count=int(words[1]),
-        type=words[2],
-        operation="" if blank else words[3] if layout.redop else None,
+        size=int(fields[0]),
+        count=int(fields[1]),
+        type=fields[2],
+        operation="" if blank else fields[3] if layout.redop else None,
         root=int(root) if _NUMBER.fullmatch(root) else None,
         time_us=float(better[0]),
         alg_gb_s=float(better[1]),

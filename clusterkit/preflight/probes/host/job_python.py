@@ -36,8 +36,8 @@ class JobPython:
 def _command(job: PreflightJob) -> str | None:
     if job.container_runtime is not None:
         return None  # the job's interpreter is the one of the image
-    words = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
-    exports = f"export {' '.join(words)}\n" if words else ""
+    assignments = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
+    exports = f"export {' '.join(assignments)}\n" if assignments else ""
     framework = framework_called(job.framework)
     package = package_of(framework) if framework is not None else None
     return exports + read_snippet(

@@ -53,11 +53,11 @@ def parse(text: str) -> Names:
     single: dict[str, tuple[str, ...]] = {}
     hosts: dict[str, tuple[str, ...]] = {}
     for line in read_lines(text):
-        key, *words = line.split() or [""]
-        if key == "host" and words:
-            hosts[words[0]] = _addresses(tuple(words[1:]))
+        key, *values = line.split() or [""]
+        if key == "host" and values:
+            hosts[values[0]] = _addresses(tuple(values[1:]))
         elif key in {"name", "own", "reverse", "local"} and key not in single:
-            single[key] = tuple(words)
+            single[key] = tuple(values)
         else:
             raise Unparsed(f"unexpected line {line[:60]!r}")
     if len(single.get("name", ())) != 1 or "own" not in single or "local" not in single:
@@ -72,12 +72,12 @@ def parse(text: str) -> Names:
 
 
 @lru_cache(maxsize=1 << 16)
-def _addresses(words: tuple[str, ...]) -> tuple[str, ...]:
+def _addresses(values: tuple[str, ...]) -> tuple[str, ...]:
     # Thousands of nodes give the same answers: one tuple for all of them.
-    for word in words:
-        if not _ADDRESS.fullmatch(word):
-            raise Unparsed(f"{word[:40]!r} is not an address")
-    return words
+    for value in values:
+        if not _ADDRESS.fullmatch(value):
+            raise Unparsed(f"{value[:40]!r} is not an address")
+    return values
 
 
 PROBE = Probe(name="host-names", command=_command, parse=parse, timeout_s=15.0)

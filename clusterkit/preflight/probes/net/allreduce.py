@@ -100,7 +100,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     neighbours = ",".join(f"{k}-{k + 1}" for k in range(0, count - 1, 2))
     # The program that `clusterkit bench allreduce` measures with, too.
     collective = read_template(f"programs/collectives/{_COLLECTIVE}.py")
-    words = (
+    arguments = (
         bundled(read_program("allreduce_rank"), {_COLLECTIVE: collective}),
         ",".join(job.hosts),
         str(job.port or DEFAULT_PORT),
@@ -112,7 +112,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     if (interface := job.network_interface) is not None:
         ours = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
         job = dataclasses.replace(job, env={**ours, **job.env})
-    return snippet(job, ("netnode",), "allreduce", words, env=True)
+    return snippet(job, ("netnode",), "allreduce", arguments, env=True)
 
 
 PROBE = Probe(

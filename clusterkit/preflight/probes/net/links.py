@@ -122,7 +122,7 @@ def links_snippet(job: PreflightJob, *, run: str = "-", rounds: str = "") -> str
     count = rounds.count(";") + 1 if rounds else min(len(job.hosts), MOST_ROUNDS)
     low, high = _SLOTS_S
     slot_s = min(high, max(low, _BUDGET_S / count))
-    words = (
+    arguments = (
         ",".join(job.hosts),
         str(job.port or DEFAULT_PORT),
         run,
@@ -132,7 +132,7 @@ def links_snippet(job: PreflightJob, *, run: str = "-", rounds: str = "") -> str
         rounds,
         (job.network_interface or "").split(",")[0].lstrip("="),
     )
-    return snippet(job, ("netnode", "traffic"), "links", words, env=False)
+    return snippet(job, ("netnode", "traffic"), "links", arguments, env=False)
 
 
 PROBE = Probe(
