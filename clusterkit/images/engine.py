@@ -104,8 +104,8 @@ def labelled(label: str) -> tuple[Present, ...]:
     Raises:
         UserError: no engine answers.
     """
-    words = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
-    found = dict.fromkeys(require(ask(*words), "list images").split())
+    arguments = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
+    found = dict.fromkeys(require(ask(*arguments), "list images").split())
     return tuple(image for name in found if (image := inspect(name)) is not None)
 
 

@@ -50,8 +50,8 @@ def read_manifest(image: str) -> Manifest:
 def run_program(name: str, image: str, *options: str) -> Answer:
     """Run a program of `images/` by the Python of an image."""
     program = (data_dir("images") / name).read_text(encoding="utf-8")
-    words = ("run", "--rm", *options, "--entrypoint", PYTHON, image, "-I", "-c", program)
-    return engine.ask(*words, timeout_s=_LOOK_S)
+    arguments = ("run", "--rm", *options, "--entrypoint", PYTHON, image, "-I", "-c", program)
+    return engine.ask(*arguments, timeout_s=_LOOK_S)
 
 
 def last_line(errors: str) -> str:

@@ -115,16 +115,16 @@ def tag(session: Session, reference: str, image: ImageFacts) -> None:
     Raises:
         RemoteError: the engine does not.
     """
-    words = quote(image.digest), quote(reference)
-    talk = session.talk(f"LC_ALL=C exec docker tag {' '.join(words)}\n")
+    names = quote(image.digest), quote(reference)
+    talk = session.talk(f"LC_ALL=C exec docker tag {' '.join(names)}\n")
     _lines(talk)
     if talk.exit_code():
         raise _failed(session.node, talk)
 
 
 def _program(name: str, *arguments: str) -> str:
-    words = " ".join(map(quote, arguments))
-    return f"set -- {words}\n{read_template(f'programs/images/{name}.sh')}"
+    quoted = " ".join(map(quote, arguments))
+    return f"set -- {quoted}\n{read_template(f'programs/images/{name}.sh')}"
 
 
 def _lines(talk: Talk, *, within_s: float = _ANSWER_S, until: bytes | None = None) -> list[str]:

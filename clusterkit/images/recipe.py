@@ -211,16 +211,16 @@ def build_command(target: Target, options: BuildOptions, folder: Path) -> tuple[
     It needs DOCKER_BUILDKIT=1 up to Docker 22. Proxies are given by name: their values, which may
     hold a password, stay in the environment.
     """
-    words = ["docker", "build", "--progress=plain"]
-    words += [f"--platform={options.platform}"] if options.platform else []
-    words += [f"--network={options.network}"] if options.network else []
-    words += ["--no-cache"] if target.no_cache else []
-    words += [f"--secret=id={name},src={path}" for name, path in options.secrets.items()]
-    words += [f"--build-arg={name}" for name in options.proxies]
-    words += [f"--build-arg={name}={text}" for name, text in target.arguments.items()]
-    words += [f"--label={name}={text}" for name, text in target.labels.items()]
-    words += [f"--tag={tag}" for tag in target.tags]
-    return (*words, str(folder / target.folder))
+    command = ["docker", "build", "--progress=plain"]
+    command += [f"--platform={options.platform}"] if options.platform else []
+    command += [f"--network={options.network}"] if options.network else []
+    command += ["--no-cache"] if target.no_cache else []
+    command += [f"--secret=id={name},src={path}" for name, path in options.secrets.items()]
+    command += [f"--build-arg={name}" for name in options.proxies]
+    command += [f"--build-arg={name}={text}" for name, text in target.arguments.items()]
+    command += [f"--label={name}={text}" for name, text in target.labels.items()]
+    command += [f"--tag={tag}" for tag in target.tags]
+    return (*command, str(folder / target.folder))
 
 
 def bake_document(targets: Sequence[Target], options: BuildOptions) -> Mapping[str, Any]:

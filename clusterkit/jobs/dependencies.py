@@ -58,10 +58,10 @@ def _condition(job: Job, ending: Condition) -> Dependency:
 
 def _contradictions(job: Job, requested: Sequence[tuple[str, Condition]]) -> list[Problem]:
     """Return that the job is asked both to succeed and to fail; nothing where it is over."""
-    words = {ending: word for word, ending in requested}
-    if job.status.state.final or not {Condition.OK, Condition.FAIL} <= words.keys():
+    texts = {ending: text for text, ending in requested}
+    if job.status.state.final or not {Condition.OK, Condition.FAIL} <= texts.keys():
         return []
-    both = f"--after {words[Condition.OK]} and --after {words[Condition.FAIL]}"
+    both = f"--after {texts[Condition.OK]} and --after {texts[Condition.FAIL]}"
     name = job.submission.job_id or job.run.run_id
     message = f"{both} can never hold together"
     return [Problem(message=message, hint=f"--after {name}:any, or leave one of them out")]

@@ -17,7 +17,7 @@ from typing import IO
 
 from clusterkit.core.data import read_template
 
-_PATIENCE_S = 3.0
+_GRACE_S = 3.0
 """After each signal."""
 _LAST_WORDS_S = 0.5
 """For what is still in the pipes; a descendant that cannot be killed may hold them open."""
@@ -131,5 +131,5 @@ def _end(process: subprocess.Popen[bytes], signals: Sequence[signal.Signals]) ->
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_PATIENCE_S)
+            process.wait(timeout=_GRACE_S)
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterkit.cli.frame import console
 from clusterkit.core.text import wrapped
-from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
+from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change, smallest_of
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
 from clusterkit.estimate.setup import Offload
 from clusterkit.estimate.speed.step_time import bill_of
@@ -114,7 +114,7 @@ def _change(one: Candidate, request: Request) -> str:
     change = smallest_change(one.setup, request.fits, per_node=request.gpus_per_node)
     if change is not None:
         return change.flags
-    memory = request.memory(least_of(one.setup))
+    memory = request.memory(smallest_of(one.setup))
     if memory.lacks_ram:
         return f"nodes with more RAM than {gb(memory.host_limit)} GB (--host-memory)"
     return f"nothing; {gb(memory.binding.bytes)} GB of {memory.binding.name} stay at the very least"

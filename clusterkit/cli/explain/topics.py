@@ -43,8 +43,12 @@ _ALLOW = (
 def all_topics() -> Mapping[str, Topic]:
     """Return every topic by name: the pages first, in their order."""
     pages = {page.name: page for page in _pages()}
-    words = chain(_checks(), reference.topics(), frameworks.topics(), _rules(), _lists())
-    return {**pages, **{topic.name: topic for topic in chain(words, _variables())}, **pages}
+    others = chain(_checks(), reference.topics(), frameworks.topics(), _rules(), _lists())
+    return {
+        **pages,
+        **{topic.name: topic for topic in chain(others, _variables())},
+        **pages,
+    }
 
 
 def find_topic(word: str) -> Topic:

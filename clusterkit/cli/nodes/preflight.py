@@ -49,14 +49,14 @@ def preflight(
     from clusterkit.preflight.text import drain_commands, require_slurm
 
     selected, ignored = (_words(f"--{name}", options.get(name)) for name in ("select", "ignore"))
-    asked = {
+    outputs = {
         "--prometheus": prometheus,
         "--html": html,
         "--write-hostfile": write_hostfile,
         "--write-excluded": write_excluded,
         "--save": save,
     }
-    places = {flag: path for flag, path in asked.items() if path is not None}
+    places = {flag: path for flag, path in outputs.items() if path is not None}
     if "replay" in options:
         _refuse_beside_replay({**options, "save": save, "prometheus": prometheus})
         bundle = _replayed(Path(options["replay"]))

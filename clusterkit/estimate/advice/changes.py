@@ -54,7 +54,7 @@ def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:
     return micro
 
 
-def least_of(setup: Setup) -> Setup:
+def smallest_of(setup: Setup) -> Setup:
     """Return a setup with everything done that needs less memory, on very many GPUs."""
     micro = setup.micro_batch
     smallest = replace(setup, micro_batch=1, accumulation=micro * setup.accumulation)

@@ -32,7 +32,7 @@ from clusterkit.executors.node.partition import (
 from clusterkit.executors.node.peers import (
     DOUBT_S,
     SILENCE_S,
-    START_PATIENCE_S,
+    START_TIMEOUT_S,
     PeerConnection,
     peers_port,
 )
@@ -108,7 +108,7 @@ class Coordinator(PeerConnection):
     def _miss(self, others: set[int]) -> None:
         now = self._now()
         if not self._go.is_set():
-            if self._close.is_set() or now - self._newcomer_at >= START_PATIENCE_S:
+            if self._close.is_set() or now - self._newcomer_at >= START_TIMEOUT_S:
                 self._give_up(others - self._called_at.keys() - self._over, "never started")
             return
         silent = {

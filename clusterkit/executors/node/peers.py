@@ -40,7 +40,7 @@ from clusterkit.executors.run import node_results
 CALL_EVERY_S = scaled(2.0, 0.5)
 _HURRY_S = 0.25
 """Between calls while something is waited for: the start of all, or that an end is heard."""
-START_PATIENCE_S = 60.0
+START_TIMEOUT_S = 60.0
 """How long after the last newcomer others may still come: Python from a busy shared folder."""
 SILENCE_S = scaled(10.0, 4.0)
 """A node that does not call for so long has gone; five seconds without a network are survived."""
@@ -180,7 +180,7 @@ class PeerConnection:
                     return
                 if answer.get("go") is True and not self._go.is_set():
                     self._begin_well()
-            elif silent_s >= (HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S) and (
+            elif silent_s >= (HEAD_SILENCE_S if self._go.is_set() else START_TIMEOUT_S) and (
                 ending or self._miss_the_head(views, silent_s)
             ):
                 return

@@ -320,7 +320,7 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
 
 
 _TAKEN = re.compile(r"\bPreemptTime=\d")
-_PATIENCE_S = 3.0
+_QUERY_TIMEOUT_S = 3.0
 """For Slurm's answer: the time until it kills the job is running."""
 
 
@@ -329,5 +329,5 @@ def is_preempted() -> bool:
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
         return False
-    answer = run_command(["scontrol", "show", "job", "-o", job_id], timeout_s=_PATIENCE_S)
+    answer = run_command(["scontrol", "show", "job", "-o", job_id], timeout_s=_QUERY_TIMEOUT_S)
     return answer.code == 0 and _TAKEN.search(answer.output) is not None

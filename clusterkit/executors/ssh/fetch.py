@@ -158,7 +158,7 @@ def settle(run: RunFolder, layout: SshLayout, out_of_reach: Collection[str]) -> 
         losses = [
             result
             for teller in range(of)
-            if teller != rank and (result := _told(run, reported_loss(teller, rank, attempt)))
+            if teller != rank and (result := _result_in(run, reported_loss(teller, rank, attempt)))
         ]
         own = node_results.read_result(run, rank, attempt)
         if not losses or (own is not None and own.lost is not None):
@@ -174,7 +174,7 @@ def decide_first_failure(run: RunFolder, layout: SshLayout) -> None:
     nodes may have been heard before its own.
     """
     attempt, n_nodes = layout.attempt, len(layout.names)
-    reports = ((rank, _told(run, reported_failure(rank, attempt))) for rank in range(n_nodes))
+    reports = ((rank, _result_in(run, reported_failure(rank, attempt))) for rank in range(n_nodes))
     results = [
         believed
         for teller, failure in reports
@@ -208,7 +208,7 @@ def _was_ended(own: NodeResult) -> bool:
     return own.exit_code != 0 and own.reason is not None
 
 
-def _told(run: RunFolder, name: PurePosixPath) -> NodeResult | None:
+def _result_in(run: RunFolder, name: PurePosixPath) -> NodeResult | None:
     return node_results.result_of(files.read_json(run.path / name))
 
 

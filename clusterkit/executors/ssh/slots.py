@@ -149,8 +149,8 @@ def _signatures(space: str) -> dict[int, _Signature]:
         if match is not None and match.end() == len(line):
             inode, slot, user, since, job = match.groups()
             moment = datetime.fromtimestamp(int(since), tz=UTC).astimezone()
-            words = f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
-            found[int(slot)] = _Signature(inode=inode, job=job, words=words)
+            owner = f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
+            found[int(slot)] = _Signature(inode=inode, job=job, words=owner)
     return found
 
 

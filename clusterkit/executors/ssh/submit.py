@@ -37,7 +37,7 @@ def start_function(folder: Path, parameters: Mapping[str, Any], nodes: int) -> R
         RefusalError: a node did not take it.
     """
     if parameters.get("tasks_per_node", 1) != 1:
-        raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
+        raise UserError("an ssh job has one task per node", hint="tasks_per_node=1")
     cluster = _cluster(parameters.get("cluster"))
     if not cluster.shared_filesystem:
         raise UserError(

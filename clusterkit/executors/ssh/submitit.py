@@ -77,7 +77,7 @@ class SshExecutor(core.PicklingExecutor):
     """Run Python functions on the machines of a cluster of kind `ssh`.
 
     Parameters: `nodes`, `gpus_per_node` (slots of each node, 1 by default), `timeout_min`, `name`,
-    one task a node; and `ssh_cluster` (a name in clusterkit.yaml; else its default, or its only
+    one task per node; and `ssh_cluster` (a name in clusterkit.yaml; else its default, or its only
     cluster of kind ssh), `ssh_hosts` (a hostlist, instead of all hosts of the cluster). Nodes whose
     slots are taken are passed over. `folder` has to be shared by all nodes.
     """

@@ -51,19 +51,19 @@ def require_runnable(plan: LaunchPlan) -> None:
         _require_script(plan.script, Path(plan.workdir))
 
 
-def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, ...]:
+def conditions_of(texts: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, ...]:
     """Return what the job has to wait for, by the words of `--after`.
 
     Raises:
         UserError: it cannot be waited for, or the plan has a dependency of its own.
     """
-    if not words:
+    if not texts:
         return ()
     from clusterkit.jobs.dependencies import conditions  # noqa: PLC0415 - few jobs wait for others
     from clusterkit.jobs.find import run_roots  # noqa: PLC0415
 
     roots = run_roots(load_settings().clusters.values())
-    return conditions(words, roots, plan.cluster.kind)
+    return conditions(texts, roots, plan.cluster.kind)
 
 
 def tied(plan: LaunchPlan, after: Iterable[Dependency]) -> LaunchPlan:

@@ -95,7 +95,7 @@ def pass_gate(
         enough = len(report.usable) + len(report.unasked) >= plan.nodes
         if report.job_cannot_run or not request.get("exclude_unfit") or not enough:
             raise _refusal(report, plan, enough=enough)
-    _remark(report, without, callbacks)
+    _note(report, without, callbacks)
     documents = {PREFLIGHT: report.document()}
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
     if mode == "full" or (report.unasked and not force):
@@ -107,7 +107,7 @@ def pass_gate(
     )
 
 
-def _remark(report: Report, without: tuple[str, ...], callbacks: SubmitCallbacks) -> None:
+def _note(report: Report, without: tuple[str, ...], callbacks: SubmitCallbacks) -> None:
     for finding in report.findings:
         if finding.verdict in {"warn", "fail"}:
             where = hostlist.fold_set(finding.nodes) or "the job"

@@ -22,7 +22,7 @@ from clusterkit.observe.vitals.sample import (
 )
 
 _STALE_S = 15.0
-_LEAST_MEMORY = 0.05
+_MIN_MEMORY = 0.05
 """Of the node, that should be left."""
 _BAD_PACKETS_PER_S = 10.0
 _IDLE_PERCENT, _WORKING_PERCENT = 5.0, 50.0
@@ -146,7 +146,7 @@ def _gpus(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
 
 def _memory(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
     host = sample.host
-    if host.available_bytes < _LEAST_MEMORY * host.memory_bytes:
+    if host.available_bytes < _MIN_MEMORY * host.memory_bytes:
         percent = 100 * (1 - host.available_bytes / host.memory_bytes)
         yield Verdict.WARN, f"memory {percent:.0f}% used"
 

@@ -184,7 +184,7 @@ class Training:
         """Look at the job in `run`."""
         self._watch = Watch(run)
         self._readers: dict[int, LogReader] = {}
-        self._told: dict[int, Throughput] = {}
+        self._throughputs: dict[int, Throughput] = {}
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._slots = _slots(run)
 
@@ -203,9 +203,9 @@ class Training:
                 self._readers[rank] = LogReader(run.log(rank), tail=_TAIL, within=_TAIL_BYTES)
             found = latest(self._readers[rank])
             if found is not None:
-                self._told[rank] = found
-        first = min(self._told) if self._told else None
-        speed = self._told[first] if first is not None else None
+                self._throughputs[rank] = found
+        first = min(self._throughputs) if self._throughputs else None
+        speed = self._throughputs[first] if first is not None else None
         if speed is not None and (not self._history or self._history[-1] != speed.rate):
             self._history.append(speed.rate)
         return JobNow(

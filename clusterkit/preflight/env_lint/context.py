@@ -51,7 +51,7 @@ def is_dockerfile(text: str) -> bool:
 
 def with_context(source: Source, text: str) -> Source:
     """Return a source with what the whole of its text tells."""
-    settings = [_told(setting, text) for setting in source.settings]
+    settings = [_marked_own(setting, text) for setting in source.settings]
     # Docker takes the carriage returns of its own files away.
     if source.format in {Format.SHELL, Format.CONF} and not is_dockerfile(text):
         lines = text.split("\n")
@@ -70,7 +70,7 @@ def _traits(text: str) -> Iterator[Trait]:
     yield from (trait for trait, sign in _TRAITS.items() if sign.search(text))
 
 
-def _told(setting: Setting, text: str) -> Setting:
+def _marked_own(setting: Setting, text: str) -> Setting:
     variable = find_variable(setting.name)
     if variable is not None and variable.kind is not Kind.TYPO:
         return setting

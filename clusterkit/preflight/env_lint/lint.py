@@ -61,8 +61,8 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
     found += conflicts.overridden(sources)
     for run in _runs(sources):
         for rule in RULES:
-            told = rule.together(run) if rule.together is not None else ()
-            found += [(rule, run[name], Violation(text, hint)) for name, text, hint in told]
+            together = rule.together(run) if rule.together is not None else ()
+            found += [(rule, run[name], Violation(text, hint)) for name, text, hint in together]
     traits = {id(setting): source.traits for source in sources for setting in source.settings}
     place = {id(setting): index for index, setting in enumerate(settings)}
     found.sort(key=lambda one: (place[id(one[1])], one[0].id))

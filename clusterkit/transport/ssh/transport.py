@@ -298,13 +298,13 @@ def explain(failure: BaseException) -> tuple[ReachProblem, str]:
         return failure.problem, str(failure)
     for kind, problem, text in _MEANINGS:
         if isinstance(failure, kind):
-            return problem, text or _said(failure)
+            return problem, text or _message_of(failure)
     if isinstance(failure, GIBBERISH):
         return ReachProblem.UNREACHABLE, "what answers on its SSH port does not speak SSH"
-    return ReachProblem.UNREACHABLE, _said(failure)
+    return ReachProblem.UNREACHABLE, _message_of(failure)
 
 
-def _said(failure: BaseException) -> str:
+def _message_of(failure: BaseException) -> str:
     if isinstance(failure, paramiko.ChannelException):
         return str(failure.text).lower()
     text = failure.strerror if isinstance(failure, OSError) else None

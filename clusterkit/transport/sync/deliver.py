@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _WantedFiles:
     """the numbers of the files that it wants."""
 
     wanted: tuple[int, ...]
@@ -60,7 +60,7 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
         UserError: a file has vanished or has changed since its checksum was taken.
     """
     answer = helper.ask_for(
-        _Wanted,
+        _WantedFiles,
         "receive",
         folder=place.folder,
         only=place.only,

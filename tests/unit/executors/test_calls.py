@@ -388,7 +388,7 @@ def test_one_whose_result_is_there_is_not_missed(shared: Shared, rank: int) -> N
 def test_calls_that_never_get_through_end_no_job(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "START_PATIENCE_S", 1.0)
+    monkeypatch.setattr(calls, "START_TIMEOUT_S", 1.0)
     (second,) = shared.begin(1)
     thread = second._thread
     assert thread is not None

@@ -155,18 +155,18 @@ def _row(size: Size, plan: LaunchPlan, run: RunFolder, look: _Look, options: Mea
     if not seen.readings:  # the run was short
         seen = counted(readings, warmup)
     found = rates(seen, slots=plan.processes, global_batch=options.global_batch)
-    mistake = _mistake(look, seen, run, options, measured=bool(found))
+    problem = _mistake(look, seen, run, options, measured=bool(found))
     return Row(
         size=size,
         slots=plan.processes,
         job_id=look.job.submission.job_id,
         run_dir=str(run.path),
         state=look.job.status.state.value,
-        rates={} if mistake else found,
+        rates={} if problem else found,
         steps=seen.steps,
         step_s=seen.step_s,
         evidence=look.evidence,
-        **mistake,
+        **problem,
     )
 
 

@@ -104,7 +104,7 @@ def read_kernel_log(text: str) -> KernelLog:
             raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
         else:
             message = line.partition("NVRM: ")[2]
-            lost = next((code for words, code in _LOST.items() if words in line), None)
+            lost = next((code for phrase, code in _LOST.items() if phrase in line), None)
             if gone := _GONE.search(line):
                 message, lost = gone[1], FALLEN_OFF
             bus = _bus(message) or named or "a GPU"

@@ -83,7 +83,7 @@ def _gpu_links(index: int, name: str, text: str) -> NvlinkGpu:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):
         message = " ".join(lines).lower()
-        state = next((state for words, state in MESSAGES if words in message), None)
+        state = next((state for phrase, state in MESSAGES if phrase in message), None)
         if state is not None:
             return NvlinkGpu(index=index, name=name, state=state)
     links = [_link(line) for line in lines]
@@ -165,7 +165,7 @@ def _gpu_errors(index: int, text: str) -> NvlinkErrors:
     body = lines[:-1]
     if not int(counted[1]):
         message = " ".join(body).lower()
-        if body and not any(words in message for words, _ in MESSAGES):
+        if body and not any(phrase in message for phrase, _ in MESSAGES):
             raise Unparsed(f"no counter: {first_line(body[0])[:60]!r}")
         return NvlinkErrors(index=index, links=None)
     errors: dict[int, int] = {}

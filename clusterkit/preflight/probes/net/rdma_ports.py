@@ -250,11 +250,11 @@ def _rdma_link(lines: Sequence[str]) -> Mapping[str, _Block]:
     blocks: dict[str, _Block] = {}
     for line in lines:
         match = _RDMA_LINK.fullmatch(line.strip())
-        words = match[3].split() if match else []
-        if match is None or len(words) % 2:
+        pairs = match[3].split() if match else []
+        if match is None or len(pairs) % 2:
             raise Unparsed(f"line {line.strip()[:40]!r}")
-        names = (word.replace("_", " ") for word in words[::2])
-        fields = dict(zip(names, words[1::2], strict=True))
+        names = (word.replace("_", " ") for word in pairs[::2])
+        fields = dict(zip(names, pairs[1::2], strict=True))
         if "sm lid" in fields:
             fields["link layer"] = "InfiniBand"
         blocks.setdefault(match[1], _Block()).ports[int(match[2][:4])] = fields
