@@ -45,13 +45,11 @@ class Present:
     tags: tuple[str, ...]
     labels: Mapping[str, str]
     size_bytes: int
-    repo_digests: tuple[str, ...]
-    """NAME@sha256:.. where a registry has it."""
     created: str
 
 
 def ask(*arguments: str, timeout_s: float = _ASK_S) -> Answer:
-    """Run `docker WORDS`."""
+    """Run `docker` with these arguments."""
     return run_command(("docker", *arguments), timeout_s=timeout_s)
 
 
@@ -124,6 +122,5 @@ def inspect(image: str) -> Present | None:
         tags=tuple(found.get("RepoTags") or ()),
         labels=found["Config"].get("Labels") or {},
         size_bytes=found["Size"],
-        repo_digests=tuple(found.get("RepoDigests") or ()),
         created=found["Created"],
     )

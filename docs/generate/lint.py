@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.cli.explain.topic import texts
-from clusterkit.preflight.env_lint import RULES
+from clusterkit.preflight.env_lint.lint import RULES
 from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Variable, all_variables
 from docs.generate.page import Page, anchor, blocks, code, prose, table
 

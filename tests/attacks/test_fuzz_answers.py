@@ -28,7 +28,7 @@ from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.evaluate import evaluate
-from clusterkit.preflight.html import page
+from clusterkit.preflight.html.page import page
 from clusterkit.preflight.network import with_network
 from clusterkit.preflight.text import report_lines
 from clusterkit.transport.base import Reply

@@ -26,7 +26,7 @@ from clusterkit.estimate.strategies import STRATEGIES
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Tier
-from clusterkit.preflight.env_lint import RULES
+from clusterkit.preflight.env_lint.lint import RULES
 from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Kind, Variable, all_variables
 
 WHEN = {

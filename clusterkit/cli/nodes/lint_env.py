@@ -17,7 +17,8 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
-    from clusterkit.preflight.env_lint import Format, LintFinding, Source
+    from clusterkit.preflight.env_lint.lint import LintFinding
+    from clusterkit.preflight.env_lint.setting import Format, Source
 
 _COLOURS = {Verdict.FAIL: "red", Verdict.WARN: "yellow", Verdict.PASS: "green"}
 _LOUD = frozenset({Verdict.WARN, Verdict.FAIL})
@@ -40,7 +41,7 @@ def lint_env(
     Exit code 1 if there is a warning or a failure. `clusterkit explain ID` explains a finding.
     """
     from clusterkit.config.load import load_settings
-    from clusterkit.preflight.env_lint import lint
+    from clusterkit.preflight.env_lint.lint import lint
 
     sources = _sources(file, as_)
     of_site = load_settings(cluster=cluster).cluster(cluster).allowed_env
@@ -56,7 +57,7 @@ def lint_env(
 
 def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
     from clusterkit.config.document import read_text
-    from clusterkit.preflight.env_lint import read_source
+    from clusterkit.preflight.env_lint.sources import read_source
 
     text_format = _format(as_)
     if file is None:
@@ -70,7 +71,7 @@ def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
 
 
 def _format(word: str | None) -> Format | None:
-    from clusterkit.preflight.env_lint import Format
+    from clusterkit.preflight.env_lint.setting import Format
 
     choices = [f.value for f in Format if f is not Format.ENVIRONMENT]
     if word is not None and word not in choices:
@@ -81,7 +82,8 @@ def _format(word: str | None) -> Format | None:
 def _here() -> tuple[Source, ...]:
     """Return what NCCL would see in a process started here, in the order that it looks."""
     from clusterkit.config.document import read_text
-    from clusterkit.preflight.env_lint import Format, from_environment, read_source
+    from clusterkit.preflight.env_lint.setting import Format
+    from clusterkit.preflight.env_lint.sources import from_environment, read_source
 
     own = os.environ.get("NCCL_CONF_FILE") or "~/.nccl.conf"
     paths = {name: Path(name).expanduser() for name in (own, "/etc/nccl.conf")}
@@ -131,7 +133,7 @@ def _counted(findings: Sequence[LintFinding], sources: Sequence[Source], *, hidd
 
 
 def _nothing_in(sources: Sequence[Source]) -> str:
-    from clusterkit.preflight.env_lint import Format
+    from clusterkit.preflight.env_lint.setting import Format
 
     source = sources[0]
     if source.format is Format.ENVIRONMENT:

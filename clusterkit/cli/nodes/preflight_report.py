@@ -71,7 +71,7 @@ def _write(flag: str, path: Path, bundle: Bundle, report: Report) -> None:
             again = f"clusterkit preflight --replay {path}"
             console.note(f"bundle       {path}  (evaluate it again: {again})")
         case "--html":
-            from clusterkit.preflight.html import page
+            from clusterkit.preflight.html.page import page
 
             files.write_text(path, page(bundle, report), mode=files.output())
             console.note(f"page         {path}")

@@ -10,8 +10,10 @@ from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Found, each_machine, majority
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, missing, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
-from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
+from clusterkit.preflight.env_lint.lint import LintFinding, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
+from clusterkit.preflight.env_lint.setting import Source
+from clusterkit.preflight.env_lint.sources import from_environment
 from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
 from clusterkit.preflight.probes.net import interfaces, rdma_ports

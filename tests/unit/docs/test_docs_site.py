@@ -16,7 +16,7 @@ import pytest
 
 from clusterkit.cli.explain.reference import cluster_keys, job_keys
 from clusterkit.preflight.checks import all_checks
-from clusterkit.preflight.env_lint import RULES
+from clusterkit.preflight.env_lint.lint import RULES
 from docs.generate import how_to
 from docs.generate.documents import outline
 from docs.generate.links import relocated, targets

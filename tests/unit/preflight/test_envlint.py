@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.preflight.env_lint import (
-    RULES,
-    Format,
-    LintFinding,
-    from_environment,
-    guess_format,
-    lint,
-    read_source,
-)
+from clusterkit.preflight.env_lint.lint import RULES, LintFinding, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
+from clusterkit.preflight.env_lint.setting import Format
+from clusterkit.preflight.env_lint.sources import from_environment, guess_format, read_source
 from clusterkit.preflight.env_lint.variables import Kind, find_variable
 from tests.helpers.paths import ROOT
 from tests.helpers.recordings import recording

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.preflight.env_lint import Format, guess_format, lint, read_source
+from clusterkit.preflight.env_lint.lint import lint
+from clusterkit.preflight.env_lint.setting import Format
+from clusterkit.preflight.env_lint.sources import guess_format, read_source
 
 
 def settings(text: str, name: str = "x.sh") -> list[tuple[str, str | None, int | None]]:

@@ -21,9 +21,8 @@ from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks import AREAS, all_checks
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
-from clusterkit.preflight.html import page
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.page import verdict_rows
+from clusterkit.preflight.html.page import page, verdict_rows
 from clusterkit.preflight.html.pairs import PairMatrix, packed
 from clusterkit.preflight.html.types import node_types, places
 from clusterkit.preflight.report import Report

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.preflight.env_lint import lint, read_source
+from clusterkit.preflight.env_lint.lint import lint
+from clusterkit.preflight.env_lint.sources import read_source
 from tests.helpers.recordings import recording
 
 FRESH = "fresh-2026-11/"

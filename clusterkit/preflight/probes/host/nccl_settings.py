@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
-from clusterkit.preflight.env_lint import Format, Source, from_environment, read_source
+from clusterkit.preflight.env_lint.setting import Format, Source
+from clusterkit.preflight.env_lint.sources import from_environment, read_source
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
 
 _OWN = '"${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}"'
