@@ -57,7 +57,7 @@ class Preflight:
         return self.report.findings
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Keep what the nodes said in a new folder, for `preflight(replay=...)`."""
+        """Keep the answers of the nodes in a new folder, for `preflight(replay=...)`."""
         prepare_folder(Path(folder))
         write_bundle(Path(folder), self.bundle)
 

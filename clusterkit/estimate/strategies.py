@@ -33,12 +33,12 @@ class Strategy:
     pp: int | None = None
     cp: int | None = None
     dp: int | None = None
-    """Follows from the number of GPUs: what was said can only be compared with that."""
+    """Follows from the number of GPUs: a given value can only be compared with that."""
     checkpointing: Checkpointing | None = None
 
     @property
     def full_name(self) -> str:
-        """The name with what was said of ranks and checkpointing in it."""
+        """The name with the given ranks and checkpointing in it."""
         ranks = (("tp", self.tp), ("pp", self.pp), ("cp", self.cp))
         suffix = "".join(f"-{name}{number}" for name, number in ranks if number)
         again = {Checkpointing.FULL: "+ac", Checkpointing.SELECTIVE: "+selective"}

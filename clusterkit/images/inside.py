@@ -55,7 +55,7 @@ def run_program(name: str, image: str, *options: str) -> Answer:
 
 
 def last_line(errors: str) -> str:
-    """Return the last line of what a program said on stderr."""
+    """Return the last line of a program's stderr."""
     return next(reversed(errors.strip().splitlines()), "it says nothing")
 
 

@@ -104,7 +104,7 @@ def resolve(image: Image, variant: Variant, pip_conf: Path | None = None) -> tup
 
     Raises:
         UserError: this Python is not the one of the images, or an image below has no lock file.
-        RemoteError: pip finds no answer; with what it said.
+        RemoteError: pip finds no answer; with its output.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     machine = f"{platform.system()} {platform.machine()}"

@@ -12,7 +12,7 @@ from clusterkit.jobs.state.load import Job, load_job
 
 
 def document_of(job: Job) -> dict[str, Any]:
-    """Return what is told of a job, also of one among others."""
+    """Return the document of a job, also of one among others."""
     of_array = {"array": job.submission.array, "index": job.submission.index}
     return {
         "job_id": job.submission.job_id,
@@ -28,7 +28,7 @@ def document_of(job: Job) -> dict[str, Any]:
 
 
 def full_document_of(job: Job) -> dict[str, Any]:
-    """Return what is told of a job that it is all about: also its failure and attempts."""
+    """Return the document of a single job, with its failure and attempts."""
     failure = failure_of(job)
     keys = ("node", "rank", "exit_code", "message", "tail")
     document = {key: getattr(failure, key) for key in keys} if failure is not None else None

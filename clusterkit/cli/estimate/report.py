@@ -146,7 +146,7 @@ def refusals(answer: Answer) -> Sequence[str]:
 
 
 def assumptions(answer: Answer) -> Sequence[str]:
-    """Return what was not said and had to be assumed, and what was measured."""
+    """Return what was not given and had to be assumed, and what was measured."""
     lines: list[str] = []
     if answer.assumed:
         lines += wrapped("; ".join(answer.assumed) + ".", "Assumed: ", " " * 9)

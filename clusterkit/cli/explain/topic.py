@@ -1,4 +1,4 @@
-"""A topic, what is told of the words of a list, and the helpers that lay text out."""
+"""A topic, the texts about the words of a list, and the helpers that lay text out."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ DESCRIBING = tuple(name for name in job_options() if name not in _SUBMITTING)
 def takes_job_options(*names: str) -> Callable[[Verb], Verb]:
     """Give `verb(options, **own)` the flags called `names`, all of them where none is named.
 
-    `options` holds what was said: the keys of a job file, without those that nobody gave.
+    `options` holds what was given: the keys of a job file, without those that nobody gave.
     """
     return takes_rows([job_options()[name] for name in names or job_options()])
 

@@ -19,7 +19,7 @@ from clusterkit.launch.render import render, summary
 
 @contextmanager
 def listening() -> Iterator[SubmitCallbacks]:
-    """Tell the user what is said on the way to the answer."""
+    """Print warnings and progress on the way to the answer."""
     with console.counting(None) as on_reply:
         yield SubmitCallbacks(warn=console.warn, note=console.note, on_reply=on_reply)
 

@@ -161,7 +161,7 @@ def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
 
 
 def _text(file: str, *, what: str) -> str:
-    """Return a file that a flag names; what the flag takes is told where there is none."""
+    """Return the text of a file that a flag names; `what` is the hint where there is none."""
     from clusterkit.config.document import read_text
 
     if not Path(file).exists():

@@ -69,7 +69,7 @@ def model_of_module(
 
 
 def _parse(answer: Answer) -> dict[str, Any]:
-    """Return what the program has said, as far as it came; the later of two words counts."""
+    """Return the output of the program, as far as it came; the later of two values counts."""
     parsed: dict[str, Any] = {}
     for line in answer.output.splitlines():
         try:

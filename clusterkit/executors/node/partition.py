@@ -5,7 +5,7 @@ always) nobody can tell, and none of them is to blame alone.
 
 What a node knows of the end of its job is kept in memory, and in step with the run folder: calls
 between nodes are answered from memory, so that a file server which stalls is not taken for nodes
-that have gone; a thread of its own looks into the folder, and writes down what others said.
+that have gone; a thread of its own looks into the folder, and writes down the reports of others.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class PeerState:
         self.note_failure(with_head)
 
     def told(self) -> dict[str, Any]:
-        """Return what is known, as it is told to other nodes."""
+        """Return what is known, as it is sent to other nodes."""
         failure = self.failure
         return {
             "failure": files.plain(failure) if failure is not None else None,

@@ -55,7 +55,7 @@ def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RefusalError | No
 
 
 def own_message(answer: Answer) -> str:
-    """Return what sbatch said, or how it ended."""
+    """Return the message of sbatch, or how it ended."""
     if answer.code == TIMED_OUT:
         return _own_message(answer.errors)
     ended = f"it was ended by signal {-answer.code}" if answer.code < 0 else f"exit {answer.code}"

@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _refusal(error: ClusterkitError) -> dict[str, Any]:
-    """Return what is said where the job is not taken; what to do about it, the client knows."""
+    """Return the message where the job is not taken; what to do about it, the client knows."""
     kind = error.kind if isinstance(error, SlotsBusy | OtherReleaseError) else Kind.OTHER
     return {
         "refused": error.message if isinstance(error, RemoteError) else str(error),

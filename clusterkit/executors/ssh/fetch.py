@@ -168,7 +168,7 @@ def settle(run: RunFolder, layout: SshLayout, out_of_reach: Collection[str]) -> 
 
 
 def decide_first_failure(run: RunFolder, layout: SshLayout) -> None:
-    """Choose the first failure of the attempt from what the nodes have told.
+    """Choose the first failure of the attempt from the reports of the nodes.
 
     The first node heard of all. But a rank that was killed breaks those on other nodes, whose
     nodes may have been heard before its own.

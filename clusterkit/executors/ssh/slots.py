@@ -139,7 +139,7 @@ class _Signature:
 
 
 def _signatures(space: str) -> dict[int, _Signature]:
-    """Return what is said of each slot of which something is; anybody may have said it."""
+    """Return the signature of each slot that has one; anybody may have written it."""
     pattern = re.compile(
         rf"([0-9]{{1,20}}) @{re.escape(space)}-owner ([0-9]{{1,5}}) (\S+) ([0-9]{{1,10}}) (\S+)"
     )

@@ -67,7 +67,7 @@ def conditions_of(texts: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, .
 
 
 def tied(plan: LaunchPlan, after: Iterable[Dependency]) -> LaunchPlan:
-    """Return the plan with what Slurm is told of the jobs that come first.
+    """Return the plan with the dependencies that Slurm gets.
 
     Raises:
         UserError: the user has given Slurm a dependency of his own.

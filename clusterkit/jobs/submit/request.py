@@ -39,11 +39,11 @@ _LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What flags and job file ask for, and which of the two said what."""
+    """What flags and job file ask for, and which of the two gave what."""
 
     verb: str
     flags: Mapping[str, Any]
-    """What was said apart from the file, and beats it."""
+    """What was given apart from the file, and beats it."""
     file: GivenJob | None
     warn: Callable[[str], None]
     source_kind: str = "flag"
@@ -158,7 +158,7 @@ def read_request(
     warn: Callable[[str], None],
     source_kind: str = "flag",
 ) -> JobRequest:
-    """Return what is given for `verb` as flags, or said by something else, and in the file `job`.
+    """Return what is given for `verb`, as flags or as arguments, and in the file `job`.
 
     Raises:
         UserError: the job file has errors.
