@@ -74,6 +74,10 @@ _STAMP = re.compile(
 Only before those that are nothing else: a number behind a time is one of a process mostly.
 """
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_TWICE = re.compile(
+    r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception))"
+    r"(?P=kind): : (?P<said>.+)"
+)
 _RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
 
 _ISO = re.compile(
@@ -165,7 +169,18 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
     if text.startswith("slurmstepd: "):
         rank = None  # of the node, in whichever task's output srun put it
     node, rank = _named_inside(text, node, rank)
+    text = _once(text)
     return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp, local=local)
+
+
+def _once(text: str) -> str:
+    """Return the end of a traceback that two processes printed at once, and into each other."""
+    match = _TWICE.match(text)
+    if match is None:
+        return text
+    said = match["said"]
+    half = len(said) // 2
+    return f"{match['kind']}: {said[:half]}" if said[:half] == said[half:] else text
 
 
 def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:

@@ -179,3 +179,18 @@ def test_the_word_of_a_spawner_is_no_exception_of_the_script(say: Say) -> None:
     assert found.cause.rule == "launcher-report"
     words = told(say("\n".join((*TRACEBACK[:3], "Exception: ", "", "-- Process 0:", *TRACEBACK))))
     assert "ValueError: the batch is empty" in words
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ValueErrorValueError: : no lrno lr", "no lr"),
+        ("ValueErrorValueError: : no lrno step", "no lrno step"),
+    ],
+)
+def test_an_exception_that_two_ranks_print_at_once_is_told_once(
+    say: Say, line: str, said: str
+) -> None:
+    cause = say(f"{line}\n").cause
+    assert cause is not None
+    assert f": {said}" in cause.says
