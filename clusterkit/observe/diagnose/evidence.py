@@ -34,6 +34,9 @@ _FRAME_AT = re.compile(r'  File "([^"]{1,400})", line (\d{1,7})')
 _LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
+_NO_OTHERS = b"<NO_OTHER_FAILURES>"
+_HEADING = 200
+"""Bytes before torchrun's word about the first rank within which it tells of the others."""
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
     r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
@@ -72,6 +75,8 @@ class Root:
     """Negative for a signal."""
     time: float | None
     """Seconds since the epoch, of the clock of that node."""
+    alone: bool
+    """Whether it tells of no other rank."""
 
 
 def time_near(hit: Hit) -> float | None:
@@ -260,6 +265,7 @@ def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
         rank=rank,
         exit_code=int(code) if re.fullmatch(r"-?\d{1,3}", code) else None,
         time=time_of(found.get("time", "").replace("_", " "), year=year_of(path)),
+        alone=_NO_OTHERS in read_part(path, excerpts, max(0, offset - _HEADING), _HEADING),
     )
 
 

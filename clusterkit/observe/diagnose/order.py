@@ -48,6 +48,8 @@ class Place:
 
     node: str | None = None
     rank: int | None = None
+    alone: bool = False
+    """Whether no other rank failed: what one process printed once is of this one."""
 
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*+:[0-9a-f:]*")
@@ -59,8 +61,11 @@ def ranked(event: Event, first: Place) -> Event:
     Most of what a process prints when it ends names none. Ray names its nodes by address, which
     nobody here can tell from that of the first.
     """
-    if event.rank is not None or event.node is None:
+    if event.rank is not None:
         return event
+    if event.node is None:
+        own = first.alone and event.hit.line and event.hit.count == 1
+        return dataclasses.replace(event, node=first.node, rank=first.rank) if own else event
     if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
         return event
     return dataclasses.replace(event, node=first.node, rank=first.rank)

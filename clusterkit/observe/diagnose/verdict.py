@@ -183,7 +183,8 @@ def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
     if not roots:
         return None
     root, source = min(roots, key=lambda one: _moment(one[0]))
-    return Place(node=source.node or root.node, rank=root.rank)
+    alone = root.alone and len(roots) == 1
+    return Place(node=source.node or root.node, rank=root.rank, alone=alone)
 
 
 def _moment(root: Root) -> float:

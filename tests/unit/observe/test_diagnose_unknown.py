@@ -194,3 +194,31 @@ def test_an_exception_that_two_ranks_print_at_once_is_told_once(
     cause = say(f"{line}\n").cause
     assert cause is not None
     assert f": {said}" in cause.says
+
+
+REPORT_OF_ONE = """Failures:
+{others}
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_13:59:12
+  host      : n2
+  rank      : 5 (local_rank: 1)
+  exitcode  : 1 (pid: 4711)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "rank"),
+    [
+        ("ValueError: no lr\n" + REPORT_OF_ONE.format(others="  <NO_OTHER_FAILURES>"), 5),
+        ("ValueError: no lr\n" * 2 + REPORT_OF_ONE.format(others="  <NO_OTHER_FAILURES>"), None),
+        ("ValueError: no lr\n" + REPORT_OF_ONE.format(others="[1]:\n  rank : 6"), None),
+    ],
+)
+def test_what_is_printed_once_is_of_the_only_rank_that_failed(
+    say: Say, log: str, rank: int | None
+) -> None:
+    cause = say(log).cause
+    assert cause is not None
+    assert (cause.rule, cause.rank, cause.node) == ("python-exception", rank, rank and "n2")
