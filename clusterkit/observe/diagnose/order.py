@@ -64,7 +64,7 @@ def ranked(event: Event, first: Place) -> Event:
     if event.rank is not None:
         return event
     if event.node is None:
-        own = first.alone and event.hit.line and event.hit.count == 1
+        own = first.alone and event.hit.line and event.hit.count == 1 and not event.hit.local
         return dataclasses.replace(event, node=first.node, rank=first.rank) if own else event
     if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
         return event
