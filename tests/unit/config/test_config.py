@@ -77,6 +77,11 @@ def test_files_that_say_nothing(tmp_path: Path, text: str) -> None:
         ({"CLUSTERKIT_PARTITION": "environment"}, PROJECT, Layer.ENVIRONMENT),
         ({"CLUSTERKIT_PARTITION": ""}, PROJECT, Layer.PROJECT),
         ({"CLUSTERKIT_CLUSTER": "a100"}, "", Layer.USER),
+        (
+            {"CLUSTERKIT_CLUSTER": "a100", "CLUSTERKIT_DEFAULT_CLUSTER": "local"},
+            "",
+            Layer.USER,
+        ),
     ],
 )
 def test_precedence(tmp_path: Path, environ: dict[str, str], project: str, layer: Layer) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.ownership import find_foreign, require_own
+from clusterkit.core.ownership import find_foreign, find_foreign_in, require_own
 
 STRANGER = 54321
 as_root = pytest.mark.needs("root")
@@ -75,6 +75,18 @@ def test_a_link_is_as_foreign_as_who_made_it_and_what_it_leads_to(tmp_path: Path
     os.chown(link, 0, 0, follow_symlinks=False)
     os.chown(target, STRANGER, STRANGER)
     assert find_foreign(link) is not None
+
+
+@as_root
+def test_whoever_owns_a_sticky_folder_can_replace_what_is_in_it(tmp_path: Path) -> None:
+    own = tmp_path / "sticky" / "own"
+    own.mkdir(parents=True)
+    own.parent.chmod(0o1777)
+    assert find_foreign_in(own) is None
+    os.chown(own.parent, STRANGER, STRANGER)
+    found = find_foreign_in(own)
+    assert found is not None
+    assert str(found) == f"{own.parent} belongs to user 54321"
 
 
 def test_what_is_not_there_is_nobodys(tmp_path: Path) -> None:
