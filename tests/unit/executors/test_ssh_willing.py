@@ -213,6 +213,12 @@ def test_all_machines_are_asked_at_once_where_the_first_ones_are_taken(
     assert not run.queued.exists()
 
 
+def test_no_job_of_an_array_runs_on_an_excluded_machine(tmp_path: Path, machines: Machines) -> None:
+    run, _ = submitted(tmp_path, machines, array=True, directives={"exclude": "n[1,3]"})
+    layout = read_layout(run)
+    assert {*layout.names, *layout.spares} == {"n2", "n4"}
+
+
 def test_a_client_that_dies_while_it_asks_changes_nothing(
     tmp_path: Path, machines: Machines
 ) -> None:

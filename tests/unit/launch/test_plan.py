@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from typing import Any
 
@@ -13,6 +14,7 @@ from clusterkit.core.model import (
     ContainerRuntime,
     GpuRequest,
     HorovodController,
+    Host,
     NodeCommand,
 )
 from clusterkit.launch import frameworks
@@ -163,6 +165,13 @@ def test_slots_come_from_the_job_the_host_or_the_cluster() -> None:
     assert plan(base=RACK).slots == (4, 4)
     assert plan(base=LOCAL).slots == (1, 1)
     assert plan("horovod", base=RACK, gpus_per_node=(4, 2)).processes == 6
+
+
+def test_an_excluded_host_lends_its_slots_to_nobody() -> None:
+    hosts = tuple(Host(name=f"n{count}", slots=count) for count in (8, 2, 4))
+    base = dataclasses.replace(RACK, hosts=hosts)
+    made = plan("horovod", base=base, nodes=2, exclude=("n8",))
+    assert (made.node_names, made.slots, made.processes) == (("n2", "n4"), (2, 4), 6)
 
 
 def test_variables_of_the_job_beat_those_of_the_cluster() -> None:
