@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -138,6 +139,20 @@ def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_
     assert len(lines) == 2
     assert "-j 7,8 " in lines[0]
     assert "-j 8 " in lines[1]
+
+
+@pytest.mark.parametrize("hours", [-11, 0, 13])
+def test_accounting_is_asked_from_before_the_submission_wherever_that_was(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """sacct takes a day for one of its own time zone (-S in sacct(1))."""
+    monkeypatch.setenv("TZ", f"ZONE{-hours}")
+    time.tzset()
+    for moment in range(1_700_000_000, 1_700_100_000, 3600):
+        began = time.mktime(time.strptime(states.since(moment), "%Y-%m-%d"))
+        assert moment - 3 * 86400 < began <= moment
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_disabled_accounting_is_silent(fake: Fake, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.core.model import ClusterKind
+from clusterkit.core.model import ClusterKind, NodeResult
 from clusterkit.executors.node import watch as again
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import node_results, runfolder
@@ -83,3 +83,15 @@ def test_of_many_nodes_those_that_come_later_do_not_ask(run: RunFolder, asked: P
     for rank in (0, 3, 9, 15):
         again.requeue(run, node(rank), "n3 no longer answers", lost=LOST)
     assert not asked.exists()
+
+
+def test_the_next_attempt_is_told_which_nodes_to_leave_out(run: RunFolder, asked: Path) -> None:
+    submitted(run, requeue=1)
+    result = NodeResult(
+        node_rank=3, node="n3", exit_code=69, started_at=0.0, ended_at=1.0, unfit="/dev/shm is full"
+    )
+    run.nodes.mkdir()
+    node_results.write_result(run, result, attempt=0, of=16)
+    again.requeue(run, node(3), "n3 is unhealthy")
+    assert run.left_out.read_text() == "n3\n"
+    assert asked.read_text() == "scontrol requeue 7\n"

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from clusterkit.cli.jobs.status import endings
-from clusterkit.cli.jobs.wait import wait_for_runs, worst
+from clusterkit.cli.jobs.wait import cancel, wait_for_runs, worst
 from clusterkit.core import files
-from clusterkit.core.errors import UserError
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors import SchedulerState
 from clusterkit.executors.run import node_results, runfolder
@@ -562,6 +563,29 @@ def test_cancel_and_wait(clusterkit: Path) -> None:
     done = start(clusterkit, "true")
     assert ck("wait", done.run_id).returncode == 0
     assert "was over already: succeeded" in ck("cancel", done.run_id).stdout
+
+
+def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever it is; the others are ended all the same."""
+
+    def ended(run: RunFolder) -> Job:
+        if run.run_id == runs[0].run_id:
+            raise RemoteError("Slurm does not answer")
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        return Job(run=run, submission=submission, status=JobStatus(state=JobState.CANCELLED))
+
+    runs = [make_run(tmp_path, job_id=name) for name in ("7", "8")]
+    by_name = {"7": (runs[0],), "8": (runs[1],)}
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.runs_named", by_name.__getitem__)
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.end", ended)
+    with pytest.raises(typer.Exit) as left:
+        cancel(["7", "8"])
+    said = capsys.readouterr()
+    assert left.value.exit_code == 2
+    assert (said.out.strip(), "Slurm does not answer" in said.err) == ("8 cancelled", True)
 
 
 def test_an_unknown_job_exits_2(clusterkit: Path) -> None:
