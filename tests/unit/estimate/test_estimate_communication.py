@@ -174,6 +174,14 @@ def test_stages_that_fill_a_node_each_send_over_the_network(tp: int, between_nod
     assert (seconds("ethernet-10") > seconds("infiniband-ndr")) is between_nodes
 
 
+def test_the_blocks_that_are_left_over_make_a_stage_fuller() -> None:
+    def fullest(layers: int) -> float:
+        model = dataclasses.replace(SEVEN, layers=layers, exact_params=None)
+        return params_per_rank(setup(model=model, pp=4, library=Library.MEGATRON))
+
+    assert fullest(33) == fullest(36) > fullest(32)
+
+
 def test_context_parallel_ranks_share_in_the_gradients() -> None:
     groups = {transfer.group for transfer in transfers_of(setup(cp=4, library=Library.MEGATRON))}
     assert groups == {"context", "data"}

@@ -177,6 +177,14 @@ def test_an_answer_that_was_cut_off_is_used_as_far_as_it_goes() -> None:
     assert "c" not in answer.outputs
 
 
+def test_what_is_said_after_the_end_of_a_probe_is_not_its_answer() -> None:
+    compound = Compound(script="", token="tok", names=("a",), timeout_s=1)
+    text = "tok 0 a o yes\ntok 0 a = 0 1.00 1.50\ntok 0 a o no\ntok 0 a = 9 1.00 9.00\n"
+    answer = read_answer(text, compound)
+    assert answer is not None
+    assert answer.outputs["a"] == Output(stdout="yes\n", seconds=0.5)
+
+
 @given(st.text())
 def test_no_text_breaks_the_reader(text: str) -> None:
     compound = Compound(script="", token="tok", names=("a",), timeout_s=1)
