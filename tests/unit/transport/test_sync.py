@@ -259,6 +259,16 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     assert (data / "precious").exists()
 
 
+def test_no_environment_is_made_where_everybody_can_replace_it(here: SessionHere) -> None:
+    shared = here.home / "shared"
+    (shared / "venv").mkdir(parents=True)
+    shared.chmod(0o777)
+    wanted = Ingredients(venv="~/shared/venv", python=sys.executable, files=manifest_of({}))
+    with pytest.raises(RemoteError, match=r"everybody can replace .*/shared/venv: nothing in it"):
+        virtualenv._prepare(here, wanted)
+    assert list((shared / "venv").iterdir()) == []
+
+
 def test_requirements_that_name_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text("numpy\n-r more.txt\n")
