@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from clusterkit.cli.frame.main import main
+from tests.helpers.command_line import typed
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
 def run(*words: str) -> tuple[int, str, str]:
     """Return the exit code of a command line, and what it printed to both streams."""
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.argv
-    sys.argv = ["clusterkit", *words]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        sys.argv = before
-    return (code if isinstance(code, int) else 0), out.getvalue(), err.getvalue()
+    done = typed(*words)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.jobs.submit.hand_over import require_package
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
+from tests.helpers.command_line import typed_in
 
 CONFIG = """\
 default_cluster: a100
@@ -34,15 +35,7 @@ def desk(tmp_path: Path) -> Path:
 
 
 def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=desk,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "SECRET": "hush", **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return typed_in(desk, *words, **{"SECRET": "hush", **env})
 
 
 TORCHRUN = ("--framework", "torchrun")

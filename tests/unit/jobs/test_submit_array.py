@@ -12,6 +12,7 @@ import pytest
 
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers.command_line import typed_in
 
 CONFIG = """\
 default_cluster: here
@@ -78,7 +79,7 @@ def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_mistakes_say_what_to_type(desk: Path, words: tuple[str, ...], said: list[str]) -> None:
-    done = run(desk, "submit", *TORCHRUN, *words)
+    done = typed_in(desk, "submit", *TORCHRUN, *words)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -89,7 +90,7 @@ def test_mistakes_say_what_to_type(desk: Path, words: tuple[str, ...], said: lis
 
 
 def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
-    done = run(desk, *DRY, "--array", "lr=1e-3,1e-4;seed=0-9%4", "train.py", "{lr}", "{seed}")
+    done = typed_in(desk, *DRY, "--array", "lr=1e-3,1e-4;seed=0-9%4", "train.py", "{lr}", "{seed}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("#!/bin/bash") == 1
     assert "20 jobs, 4 at once" in done.stderr
@@ -102,8 +103,8 @@ def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
 
 def test_a_dry_run_as_json_lists_all_values(desk: Path) -> None:
     one = (*DRY, "--array", "lr=1,2", "--elements", "1", "train.py", "{lr}")
-    done = run(desk, *one[:-2], "--json", *one[-2:])
-    assert "1 job; above is its script" in run(desk, *one).stderr
+    done = typed_in(desk, *one[:-2], "--json", *one[-2:])
+    assert "1 job; above is its script" in typed_in(desk, *one).stderr
     document = json.loads(done.stdout)
     assert document["elements"] == [{"index": 1, "name": "train", "values": {"lr": "2"}}]
     assert document["plan"]["args"] == ["2"]
@@ -115,7 +116,7 @@ def test_a_job_file_may_have_an_array_of_values_in_another_file(desk: Path) -> N
         "framework: torchrun\nscript: train.py\nargs: '{lr}'\nenv: {SEED: 's{seed}'}\n"
         "array: values.csv\nat-once: 1\ncluster: a100\n"
     )
-    done = run(desk, "submit", "--dry-run", "--json", "--job", "job.yaml")
+    done = typed_in(desk, "submit", "--dry-run", "--json", "--job", "job.yaml")
     document = json.loads(done.stdout)
     assert [one["values"]["seed"] for one in document["elements"]] == ["7", "8"]
     assert document["at_once"] == 1
@@ -124,10 +125,10 @@ def test_a_job_file_may_have_an_array_of_values_in_another_file(desk: Path) -> N
 
 def test_render_writes_each_job_into_a_folder_of_its_own(desk: Path) -> None:
     array = ("--cluster", "a100", "--array", "lr=1,2", "train.py", "--lr={lr}")
-    done = run(desk, "render", *TORCHRUN, "--only", "sbatch", *array)
+    done = typed_in(desk, "render", *TORCHRUN, "--only", "sbatch", *array)
     assert done.stdout.split() == ["rendered/0/job.sbatch", "rendered/1/job.sbatch"]
     assert "--lr=2" in (desk / "rendered/1/job.sbatch").read_text()
-    assert run(desk, "render", *TORCHRUN, "--stdout", *array).returncode == 2
+    assert typed_in(desk, "render", *TORCHRUN, "--stdout", *array).returncode == 2
 
 
 def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None:

@@ -24,6 +24,7 @@ from clusterkit.core.model import NodeCommand
 from clusterkit.core.ports import hold_port
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from clusterkit.launch.render import render
+from tests.helpers.command_line import typed_in
 from tests.helpers.render_cases import PLAIN, job, make_plan
 
 TEMPLATES = data_dir("templates")
@@ -275,15 +276,8 @@ def test_the_flag_ps_is_short_for_the_option(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "job.yaml").write_text("ps: 1\nscript: x.py\n")
-    render_node = (sys.executable, "-m", "clusterkit", "render", "--only", "node", "--stdout")
     done = [
-        subprocess.run(
-            [*render_node, *words, *given],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        typed_in(tmp_path, "render", "--only", "node", "--stdout", *words, *given)
         for given in (("--ps", "1", "x.py"), ("--job", "job.yaml"))
     ]
     for one in done:

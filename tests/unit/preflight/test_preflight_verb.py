@@ -31,6 +31,7 @@ from clusterkit.preflight.targets import aim
 from clusterkit.preflight.text import drain_commands
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
+from tests.helpers.command_line import typed_in
 from tests.helpers.plans import make_cluster, make_plan
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,16 +42,7 @@ def verb(tmp_path: Path) -> Verb:
     """Run `clusterkit preflight` in a folder of its own."""
 
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "clusterkit", "preflight", *words],
-            cwd=tmp_path,
-            input="",
-            env={**os.environ, "HOME": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1", **env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return typed_in(tmp_path, "preflight", *words, **{"HOME": str(tmp_path), **env})
 
     return run
 

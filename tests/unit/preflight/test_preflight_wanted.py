@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
+from tests.helpers.command_line import typed_in
 
 _RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
 
@@ -112,12 +111,4 @@ def test_what_is_saved_holds_no_secret(tmp_path: Path) -> None:
 
 
 def _preflight(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "clusterkit", "preflight", "--via", "local", *words],
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return typed_in(folder, "preflight", "--via", "local", *words, HOME=str(folder))

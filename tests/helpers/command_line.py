@@ -1,0 +1,34 @@
+"""Run the command line in this process; another one takes half a second of a processor to begin."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from clusterkit.cli.frame.main import main
+
+
+def typed(*words: str) -> subprocess.CompletedProcess[str]:
+    """Return how `clusterkit` has ended with these arguments, and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["clusterkit", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code or 0
+    assert isinstance(code, int), code
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def typed_in(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Return the same of a terminal of 80 columns without colours in `folder`, under `env`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, value in {"COLUMNS": "80", "NO_COLOR": "1", **env}.items():
+            patch.setenv(name, value)
+        return typed(*words)
