@@ -91,7 +91,7 @@ def test_the_next_attempt_is_told_which_nodes_to_leave_out(run: RunFolder, asked
         node_rank=3, node="n3", exit_code=69, started_at=0.0, ended_at=1.0, unfit="/dev/shm is full"
     )
     run.nodes.mkdir()
-    node_results.write_result(run, result, attempt=0, of=16)
+    node_results.write_result(run, result, attempt=0, n_nodes=16)
     again.requeue(run, node(3), "n3 is unhealthy")
     assert run.left_out.read_text() == "n3\n"
     assert asked.read_text() == "scontrol requeue 7\n"
