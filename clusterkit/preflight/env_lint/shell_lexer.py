@@ -21,10 +21,12 @@ _EXPANSION = re.compile(r"\$(?:\w+|[@*#?$!-])?")
 
 def _parts(within: str, end: str) -> re.Pattern[str]:
     """Return what finds the parts of a word; `within` may stand in quotes, which end at `end`."""
+    # (?>(?:...)*) and not (?:...)*+, which in Python 3.11.2 (Debian 12) takes the quote as well
     return re.compile(
         rf"(?P<plain>[^ \t\n;&|()'\"\\$`]+)|\\(?P<escaped>[\s\S]?)"
-        rf"|(?P<opened>'(?P<single>(?:(?!'){within})*+)|\"(?P<double>(?:\\{within}|(?![\"\\]){within}|\\)*+)"
-        rf"|`(?:(?!`){within})*+)(?P<closed>['\"`]|{end})"
+        rf"|(?P<opened>'(?P<single>(?>(?:(?!'){within})*))"
+        rf"|\"(?P<double>(?>(?:\\{within}|(?![\"\\]){within}|\\)*))"
+        rf"|`(?>(?:(?!`){within})*))(?P<closed>['\"`]|{end})"
     )
 
 
