@@ -19,6 +19,7 @@ from clusterkit.core.data import data_dir
 from clusterkit.preflight.network import FirstPass, disjoint, second_pass
 from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.transport.probe import PreflightJob
+from tests.helpers.needs import require
 from tests.helpers.probe_run import SHELLS
 
 PROGRAMS = data_dir("templates/programs/preflight")
@@ -95,6 +96,7 @@ def test_the_second_pass_pairs_suspects_with_good_nodes() -> None:
 
 def run(snippet: str, shell: tuple[str, ...], absent: str = "") -> dict[str, tuple[int, str]]:
     """Run a snippet once for each host, as Slurm would name it; return exit code and output."""
+    require(shell[0])
     running = {
         host: subprocess.Popen(
             [*shell, "-c", snippet],
