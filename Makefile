@@ -31,7 +31,7 @@ PYTEST ?= -q --durations=25
 # what `make test` runs
 FIRST := not docker and not frameworks and (smoke or not lab and not train)
 # a job that a busy machine starved gets a second try, and the summary names it
-AGAIN := --reruns 1 -rR
+AGAIN := --reruns 1 -raR
 
 .PHONY: help
 help: ## List the targets
