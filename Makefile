@@ -75,7 +75,7 @@ test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with Tens
 	pytest $(PYTEST) -m frameworks tests
 
 .PHONY: lint
-lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
+lint: $(VENV)/dev.done $(VENV)/torch.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
 	ruff check .
 	ruff format --check .
 	mypy
