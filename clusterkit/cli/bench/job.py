@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ def run_job(
             it has measured nothing.
     """
     from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
-    from clusterkit.jobs.submit.submit import ended_with_client, prepare, start_foreground
+    from clusterkit.jobs.submit.submit import in_foreground, prepare
     from clusterkit.launch.render import summary
 
     prepared = prepare(_request(options, arguments))
@@ -120,14 +120,14 @@ def run_job(
     if dry_run:
         show_plan(prepared.plan, as_json=as_json)
         raise typer.Exit
-    with showing_refusal(as_json=as_json), listening() as callbacks:
-        plan, run, submission = start_foreground(
-            prepared, callbacks=callbacks, command_line=sys.argv
-        )
-    name = submission.job_id or run.key
-    console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
-    console.note(f"  run folder  {run.path}")
-    with ended_with_client(run):
+    with ExitStack() as held:
+        with showing_refusal(as_json=as_json), listening() as callbacks:
+            plan, run, submission = held.enter_context(
+                in_foreground(prepared, callbacks=callbacks, command_line=sys.argv)
+            )
+        name = submission.job_id or run.key
+        console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
+        console.note(f"  run folder  {run.path}")
         job = _wait(run, name)
     result = _result(job)
     if result is None:

@@ -141,10 +141,11 @@ def start(
     return passed.plan, run, submission
 
 
-def start_foreground(
+@contextmanager
+def in_foreground(
     prepared: Prepared, *, callbacks: SubmitCallbacks, command_line: Sequence[str]
-) -> tuple[LaunchPlan, RunFolder, Submission]:
-    """Do as `start` for a caller who stays until the end: interrupted or killed, it leaves no job.
+) -> Iterator[tuple[LaunchPlan, RunFolder, Submission]]:
+    """Do as `start` for a block that stays until the end: interrupted or killed, it leaves no job.
 
     Raises:
         NotFitError, UserError, RemoteError: as `start`.
@@ -157,7 +158,7 @@ def start_foreground(
             watch(run)
 
         try:
-            return start(prepared, callbacks=callbacks, command_line=command_line, begun=begun)
+            yield start(prepared, callbacks=callbacks, command_line=command_line, begun=begun)
         except KeyboardInterrupt:
             # It may have been handed over already.
             for run in known:
@@ -167,11 +168,11 @@ def start_foreground(
 
 
 @contextmanager
-def ended_with_client(known: RunFolder | None = None) -> Iterator[Callable[[RunFolder], None]]:
+def ended_with_client() -> Iterator[Callable[[RunFolder], None]]:
     """Cancel a job should this process be killed within the block, where nothing of it can.
 
-    Which one, is told beforehand or to what is yielded. A shell waits for a word on a pipe, in a
-    session of its own; the kernel closes the pipe when the process has ended, however that was.
+    Which one, is told to what is yielded. A shell waits for a word on a pipe, in a session of its
+    own; the kernel closes the pipe when the process has ended, however that was.
     """
     with subprocess.Popen(
         ("sh", "-c", _UNLESS_TOLD, "sh", sys.executable, "-P", "-m", "clusterkit", "cancel"),
@@ -187,8 +188,6 @@ def ended_with_client(known: RunFolder | None = None) -> Iterator[Callable[[RunF
                     shell.stdin.write(os.fsencode(run.path.absolute()) + b"\n")
                     shell.stdin.flush()
 
-        if known is not None:
-            watch(known)
         try:
             yield watch
         finally:

@@ -199,7 +199,8 @@ import sys, time
 from pathlib import Path
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.submit import ended_with_client
-with ended_with_client(RunFolder(Path(sys.argv[1]))):
+with ended_with_client() as watch:
+    watch(RunFolder(Path(sys.argv[1])))
     print("on", flush=True)
     sys.stdin.read()
 """

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterkit.cli import main
+from clusterkit.cli.frame.console import bold
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.find import list_runs
@@ -129,8 +131,13 @@ def test_what_time_does_not_suffice_for_is_left_out(tmp_path: Path) -> None:
     assert document["complete"] is True
 
 
+@pytest.mark.parametrize(
+    ("where", "function"),
+    [("clusterkit.jobs.submit.submit.start", start), ("clusterkit.cli.frame.console.bold", bold)],
+    ids=["handed over", "told of"],
+)
 def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, function: Callable[..., Any]
 ) -> None:
     (tmp_path / "clusterkit.yaml").write_text(
         f"clusters:\n  here: {{kind: local, run_dir: {tmp_path}/runs, python: {sys.executable}}}\n"
@@ -140,10 +147,10 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
     monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "allreduce", *words])
 
     def interrupted(*words: Any, **more: Any) -> None:
-        start(*words, **more)
+        function(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.jobs.submit.submit.start", interrupted)
+    monkeypatch.setattr(where, interrupted)
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.submit.preflight import SubmitCallbacks
-from clusterkit.jobs.submit.submit import Prepared, ended_with_client, start_foreground
+from clusterkit.jobs.submit.submit import Prepared, in_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch, cancel
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, NodeWatch
 from clusterkit.observe.bench.scaling.rates import (
@@ -95,14 +95,13 @@ def _measured(
     callbacks: SubmitCallbacks,
     started: Callable[[Size, RunFolder], None],
 ) -> Row:
-    try:
-        plan, run, submission = start_foreground(
-            prepared, callbacks=callbacks, command_line=options.command_line
-        )
-    except ClusterkitError as error:
-        slots = prepared.plan.processes
-        return Row(size=size, slots=slots, state="refused", problem=str(error))
-    with ended_with_client(run):
+    with ExitStack() as held:
+        job = in_foreground(prepared, callbacks=callbacks, command_line=options.command_line)
+        try:
+            plan, run, submission = held.enter_context(job)
+        except ClusterkitError as error:
+            slots = prepared.plan.processes
+            return Row(size=size, slots=slots, state="refused", problem=str(error))
         try:
             started(size, run)
             look = _look(plan, run, submission.job_id, options)
