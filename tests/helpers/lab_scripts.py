@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-DIES = """
+FAILS = """print("last step", flush=True)
+if "raise" in sys.argv:
+    raise ValueError("the loss is NaN")
+if "exit" in sys.argv:
+    os._exit(7)
+os.kill(os.getpid(), 9)
+"""
+"""The end of a script, as its argument says."""
+DIES = (
+    """
 import os, pathlib, socket, sys, time
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -25,13 +34,9 @@ server = socket.create_server(("", 0))
 place.with_suffix(".new").write_text(f"{os.uname().nodename} {server.getsockname()[1]}")
 place.with_suffix(".new").rename(place)
 others = [server.accept()[0] for _ in range(world - 1)]
-print("last step", flush=True)
-if "raise" in sys.argv:
-    raise ValueError("the loss is NaN")
-if "exit" in sys.argv:
-    os._exit(7)
-os.kill(os.getpid(), 9)
 """
+    + FAILS
+)
 """Rank 3 fails as the argument says, and all others when they have lost it, as in a collective.
 
 They need a moment to say so, in which Python ends on rank 3."""
