@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.helpers.lab_jobs import await_true
 from tests.lab import Lab
 from tests.lab.fixtures import give_up
 from tests.lab.layout import MissingToolsError, require_tools
-from tests.lab.traffic import framed, iperf3
+from tests.lab.traffic import iperf3
 
 pytestmark = pytest.mark.lab
 
@@ -76,17 +75,14 @@ def test_a_limited_link_is_measured_at_its_rate(
     pytest.fail(f"{found:.0f} Mbit/s measured, {mbit} of the link, {mbit * TCP_SHARE:.0f} of TCP")
 
 
-@pytest.mark.parametrize("link", [framed, partial(limited, mbit=1000)], ids=["free", "1Gbit"])
-def test_a_link_carries_what_iperf3_says(
-    lab: Lab, desk: Desk, link: Callable[[Lab], AbstractContextManager[None]]
-) -> None:
-    """On the free link, whose frames are those of a wire, the processors are the limit of both."""
+def test_a_link_carries_what_iperf3_says(lab: Lab, desk: Desk) -> None:
+    """Without a limit the processors are that of both: `python -m bench --only link` compares."""
     try:
         require_tools(("iperf3",))
     except MissingToolsError as error:
         give_up(error)
     pairs = []
-    with link(lab):
+    with limited(lab, 1000):
         for _ in range(TRIES):
             before = iperf3(lab, seconds=2)
             found = mbit_s(measured(desk, "rack", 2, "16M:64M", "--seconds", "20"))
