@@ -26,7 +26,7 @@ from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.states import job_id_of
 from clusterkit.executors.submitit_job import RUNS, RunJob
 
-_FUNCTION = "clusterkit.executors.ssh.submitit"
+_FUNCTION = "clusterkit.executors.ssh.function"
 
 
 def start_function(folder: Path, parameters: Mapping[str, Any], nodes: int) -> RunJob:

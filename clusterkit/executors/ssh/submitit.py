@@ -3,11 +3,6 @@
 Registered as a submitit plugin (entry points of the group `submitit` in pyproject.toml), so that
 `submitit.AutoExecutor(folder, cluster="ssh")` finds it. Every process that uses submitit imports
 this module, also those that never go over ssh: what loads slowly is imported where it is used.
-
-`python -m clusterkit.executors.ssh.submitit FOLDER` runs a function on a node, as
-`submitit.core._submit` does, but with pickles that nobody else can write, and no signal held back:
-the agent that starts it holds its own, which processes inherit, and children of the function could
-not be ended.
 """
 
 from __future__ import annotations
@@ -19,13 +14,11 @@ from typing import Any, ClassVar
 
 from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment, SignalHandler
-from submitit.core.submission import process_job
 from submitit.core.utils import JobPaths, UncompletedJobError
 
 from clusterkit.core import files, ownership
-from clusterkit.core.errors import UserError
 from clusterkit.executors.base import REQUEUED
-from clusterkit.executors.submitit_job import RunJob, dump_private, load_own
+from clusterkit.executors.submitit_job import RunJob, dump_private
 
 
 class SshJobEnvironment(JobEnvironment):
@@ -138,13 +131,3 @@ class SshExecutor(core.PicklingExecutor):
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         return string if isinstance(string, str) else string.decode()
-
-
-if __name__ == "__main__":
-    utils.pickle_load, utils.cloudpickle_dump = load_own, dump_private
-    # A notice that comes before the function can heed it would kill it (SshJobEnvironment).
-    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR2})
-    try:
-        process_job(sys.argv[1])
-    except UserError as error:
-        sys.exit(f"clusterkit: error: {error}")

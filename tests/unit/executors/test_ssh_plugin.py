@@ -52,7 +52,7 @@ def interrupted(folder: Path, function: object, *, nodes: int = 1) -> tuple[int,
     environment = {f"SUBMITIT_SSH_{name}": str(value) for name, value in given.items()}
     here = str(ROOT)
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "clusterkit.executors.ssh.submitit", str(folder)],
+        [sys.executable, "-u", "-m", "clusterkit.executors.ssh.function", str(folder)],
         env={**os.environ, **environment, "SUBMITIT_EXECUTOR": "ssh", "PYTHONPATH": here},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
