@@ -233,7 +233,7 @@ def _wrong_name(path: Path, opened: os.stat_result, trusted: Collection[int]) ->
 
 
 def _read_up_to(descriptor: int, most: int) -> bytes:
-    pieces, left = [], most + 1
+    pieces, left = [], most + 1  # read(left) of a stream would take that much memory at once
     while left and (piece := os.read(descriptor, min(left, 1 << 20))):
         pieces.append(piece)
         left -= len(piece)

@@ -21,7 +21,6 @@ from clusterkit.cli.frame.job_args import exit_code_of, state_text
 from clusterkit.cli.frame.main import (
     EXIT_COULD_NOT,
     EXIT_FINDINGS,
-    EXIT_INTERRUPTED,
     error_document,
 )
 from clusterkit.core import files
@@ -34,7 +33,6 @@ from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.state.load import Job
-from clusterkit.jobs.watch import cancel
 from clusterkit.jobs.watch import wait as wait_for
 from clusterkit.observe.bench.allreduce.answer import Answer, document, empty_document, learned
 from clusterkit.observe.bench.allreduce.document import FILE, read_document, read_result
@@ -108,8 +106,8 @@ def run_job(
 
     Raises:
         UserError, RemoteError: it cannot be submitted.
-        typer.Exit: it was only to be shown, preflight refused it, the user has interrupted it, or
-            it has measured nothing.
+        KeyboardInterrupt: the user has interrupted it; the job has been cancelled.
+        typer.Exit: it was only to be shown, preflight refused it, or it has measured nothing.
     """
     from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
     from clusterkit.jobs.submit.submit import in_foreground, prepare
@@ -141,8 +139,7 @@ def _wait(run: RunFolder, name: str) -> Job:
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be what has gone
             console.note(f"\n{name} is being cancelled")
-        cancel(run)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise
 
 
 def _result(job: Job) -> Result | None:

@@ -71,7 +71,7 @@ def write_result(
         note_failure(run, result, attempt=attempt, n_nodes=n_nodes)
     given_up = min_nodes is not None and _is_given_up(run, result.node_rank, attempt)
     if not given_up:
-        replace_result(run, result, attempt=attempt, of=n_nodes)
+        replace_result(run, result, attempt=attempt, n_nodes=n_nodes)
     if failed and min_nodes is not None:
         # After its own result is there: of nodes that fail at once, the last one sees them all.
         there = [r for r in map(result_of, _documents(run, attempt)) if r is not None]
@@ -136,9 +136,9 @@ def unwritten_failure(results: Iterable[NodeResult]) -> str | None:
     return failure_text(min(failed, key=lambda result: result.ended_at)) if failed else None
 
 
-def replace_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+def replace_result(run: RunFolder, result: NodeResult, *, attempt: int, n_nodes: int) -> None:
     """Write the result of a node, whatever was there."""
-    files.write_json(run.result(result.node_rank, attempt), document_of(result, attempt, of))
+    files.write_json(run.result(result.node_rank, attempt), document_of(result, attempt, n_nodes))
 
 
 def _is_given_up(run: RunFolder, node_rank: int, attempt: int) -> bool:

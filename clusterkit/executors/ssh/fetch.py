@@ -153,18 +153,18 @@ def settle(run: RunFolder, layout: SshLayout, out_of_reach: Collection[str]) -> 
     Of those that can be asked (all but the nodes `out_of_reach`) only where they have ended, and
     not by their own doing.
     """
-    attempt, of = layout.attempt, len(layout.names)
+    attempt, n_nodes = layout.attempt, len(layout.names)
     for rank, node in enumerate(layout.names):
         losses = [
             result
-            for teller in range(of)
+            for teller in range(n_nodes)
             if teller != rank and (result := _result_in(run, reported_loss(teller, rank, attempt)))
         ]
         own = node_results.read_result(run, rank, attempt)
         if not losses or (own is not None and own.lost is not None):
             continue
         if node in out_of_reach if own is None else _was_ended(own):
-            node_results.replace_result(run, losses[0], attempt=attempt, of=of)
+            node_results.replace_result(run, losses[0], attempt=attempt, n_nodes=n_nodes)
 
 
 def decide_first_failure(run: RunFolder, layout: SshLayout) -> None:
