@@ -16,7 +16,9 @@ from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.transport.probe import PreflightJob, Reach
 from clusterkit.transport.script import compose, read_answer
+from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
+from tests.helpers.probe_run import SHELLS
 
 _DOUBLES = TESTS / "doubles"
 _CHECKS = [check for check in all_checks() if check.area == "GPU"]
@@ -31,12 +33,12 @@ echo '"results": [{"entity_group": "GPU", "entity_id": 5, "status": "Fail"}]}]}]
 exit 226
 """
 _REMAPPED = "GPU 3: Xid 63 (row remap or page retirement recorded)"
-_SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
 
 def _preflight(
-    folder: Path, *, shell: list[str], path: Path = _DOUBLES, job: PreflightJob = _JOB
+    folder: Path, *, shell: tuple[str, ...], path: Path = _DOUBLES, job: PreflightJob = _JOB
 ) -> list[Finding]:
+    require(shell[0])
     compound = compose(_PROBES.values(), job, token="t0k3n")
     env = {"PATH": f"{path}:{os.environ['PATH']}", "CLUSTERKIT_GPUS": str(folder)}
     done = subprocess.run(
@@ -55,8 +57,8 @@ def _bad(findings: list[Finding]) -> dict[str, tuple[str, str]]:
     return {f.id: (f.verdict, f.summary) for f in findings if f.verdict not in fine}
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
-def test_a_healthy_machine(shell: list[str]) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_healthy_machine(shell: tuple[str, ...]) -> None:
     found = _preflight(_DOUBLES / "gpus" / "healthy8", shell=shell)
     assert _bad(found) == {}
     passed = {f.id for f in found if f.verdict is Verdict.PASS}
@@ -69,8 +71,8 @@ def test_a_healthy_machine(shell: list[str]) -> None:
     assert version.summary == "driver version 550.127.08 (CUDA 12.4)"
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
-def test_a_sick_machine(shell: list[str]) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_sick_machine(shell: tuple[str, ...]) -> None:
     bad = _bad(_preflight(_DOUBLES / "gpus" / "sick8", shell=shell))
     if shell[0] == "busybox":  # its own dmesg goes before the one on PATH
         bad.setdefault("GPU011", ("warn", _REMAPPED))
@@ -100,7 +102,7 @@ def test_a_driver_that_knows_no_new_columns(tmp_path: Path) -> None:
     ):
         text = text.replace(new, old)
     table.write_text(text, encoding="utf-8")
-    bad = _bad(_preflight(folder, shell=["sh"]))
+    bad = _bad(_preflight(folder, shell=("sh",)))
     assert {"GPU008", "GPU009", "GPU013", "GPU014"} <= set(bad)  # rows and limits come from -q
 
 
@@ -114,7 +116,7 @@ def test_a_driver_that_knows_no_row_remapper(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     smi.chmod(0o755)
-    bad = _bad(_preflight(_DOUBLES / "gpus" / "sick8", shell=["sh"], path=here))
+    bad = _bad(_preflight(_DOUBLES / "gpus" / "sick8", shell=("sh",), path=here))
     assert bad["GPU009"] == ("fail", "GPU 3: a row remap is pending")
     assert bad["GPU014"] == ("fail", "GPU 5: 93 C, at its slowdown limit")
 
@@ -126,7 +128,7 @@ def test_a_query_that_fails_altogether_falls_back_to_the_long_text(tmp_path: Pat
         "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n" for i in range(8)),
         encoding="utf-8",
     )
-    bad = _bad(_preflight(folder, shell=["sh"]))
+    bad = _bad(_preflight(folder, shell=("sh",)))
     assert set(bad) == {"GPU008", "GPU009", "GPU011", "GPU013", "GPU014", "GPU017"}
 
 
@@ -136,7 +138,7 @@ def test_a_driver_that_does_not_run_on_a_machine_without_gpus_is_skipped(tmp_pat
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n", encoding="utf-8")
     smi.chmod(0o755)
-    found = _preflight(tmp_path, shell=["sh"], path=tmp_path)
+    found = _preflight(tmp_path, shell=("sh",), path=tmp_path)
     assert _bad(found) == {}
 
 
@@ -147,9 +149,9 @@ def test_a_diagnosis_runs_where_it_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").symlink_to(_DOUBLES / "nvidia-smi")
     job = replace(_JOB, env={"CLUSTERKIT_DCGM_DIAG": "1"})
     folder = _DOUBLES / "gpus" / "healthy8"
-    asked = _bad(_preflight(folder, shell=["sh"], path=tmp_path, job=job))
+    asked = _bad(_preflight(folder, shell=("sh",), path=tmp_path, job=job))
     assert asked == {"GPU022": ("fail", "dcgmi diag: memory GPU 5 Fail")}
-    assert _bad(_preflight(folder, shell=["sh"], path=tmp_path)) == {}
+    assert _bad(_preflight(folder, shell=("sh",), path=tmp_path)) == {}
 
 
 def test_processes_come_with_their_owner(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_processes_come_with_their_owner(tmp_path: Path) -> None:
     (folder / "processes.csv").write_text(
         f"pid, process_name, used_memory\n{os.getpid()}, python, 4096\n", encoding="utf-8"
     )
-    (finding,) = [f for f in _preflight(folder, shell=["sh"]) if f.id == "GPU020"]
+    (finding,) = [f for f in _preflight(folder, shell=("sh",)) if f.id == "GPU020"]
     assert finding.verdict is Verdict.WARN
     assert finding.summary == f"1 process on the GPUs, of {Path('/proc/self').owner()}"
 

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ from clusterkit.preflight.probes.gpu.kernel_log import (
     xid_name,
 )
 from clusterkit.preflight.probes.gpu.nvidia_links import NvlinkState
-from clusterkit.transport.probe import PreflightJob, Unparsed
+from clusterkit.transport.probe import Output, PreflightJob, Probe, Unparsed
 from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
+from tests.helpers.probe_run import SHELLS, run_probe
 from tests.helpers.recordings import recording
 
 _DOUBLES = TESTS / "doubles"
@@ -62,7 +65,6 @@ def amd_smi(*gpus: tuple[str, str], wrapped: bool = False) -> str:
     return f"amd-smi\n{form % static}{form % metric}"
 
 
-_SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
 _PROCESSES = "processes\nada 4711, 40211 MiB, python, train.py\n- 12, [N/A], [Not Found]\n"
 _PCI = (
     "pci 2\n0000:19:00.0 0x030200 0x10de:0x2330 nvidia- de103023\n"
@@ -347,6 +349,14 @@ class TestKernelLog:
             (), {"pt_main_thread": 1}, 1, {"ib6": 1}
         )  # fmt: skip
 
+    def _asked(self, folder: Path, tools: Mapping[str, str]) -> Output:
+        """Return what the snippet prints where each tool prints one of the files of `folder`."""
+        for tool, file in tools.items():
+            (folder / tool).write_text(f"#!/bin/sh\ncat {folder}/{file}\n", encoding="utf-8")
+            (folder / tool).chmod(0o755)
+        path = {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C"}
+        return run_probe(kernel_log.PROBE, PreflightJob(hosts=("n1",)), env=path)
+
     def test_the_snippet_keeps_what_is_read(self, tmp_path: Path) -> None:
         kept = (
             "NVRM: Xid (PCI:0000:3b:00): 79\nNVRM: GPU 3c:00.0: GPU has fallen off the bus.\n"
@@ -355,31 +365,16 @@ class TestKernelLog:
         )
         (tmp_path / "log").write_text("[0.1] Linux\n" + kept, encoding="utf-8")
         (tmp_path / "net").write_text("ib0: Lost carrier\neth7: Lost carrier\n", encoding="utf-8")
-        for tool, file in (("dmesg", "log"), ("journalctl", "net"), ("nvidia-smi", "log")):
-            (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path}/{file}\n", encoding="utf-8")
-            (tmp_path / tool).chmod(0o755)
-        text = kernel_log.PROBE.snippet(PreflightJob(hosts=("n1",)))
-        assert text is not None
-        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
-        done = subprocess.run(
-            ["sh", "-c", text], capture_output=True, text=True, check=True, env=path
-        )
+        done = self._asked(tmp_path, {"dmesg": "log", "journalctl": "net", "nvidia-smi": "log"})
         assert done.stdout == f"log dmesg\n{kept}ib0: Lost carrier\n"
-        assert done.stderr == ""
+        assert (done.exit_code, done.stderr) == (0, "")
 
     def test_of_a_long_log_the_snippet_keeps_the_newest_errors(self, tmp_path: Path) -> None:
         lines = [f"[{second}.0] NVRM: Xid (PCI:0000:3b:00): 13, pid=1" for second in range(2000)]
         lines.append("[2000.0] NVRM: Xid (PCI:0000:3c:00): 79, GPU has fallen off the bus.")
         (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-        for tool in ("dmesg", "nvidia-smi"):
-            (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path}/log\n", encoding="utf-8")
-            (tmp_path / tool).chmod(0o755)
-        text = kernel_log.PROBE.snippet(PreflightJob(hosts=("n1",)))
-        assert text is not None
-        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
-        done = subprocess.run(
-            ["sh", "-c", text], capture_output=True, text=True, check=True, env=path
-        )
+        done = self._asked(tmp_path, {"dmesg": "log", "nvidia-smi": "log"})
+        assert done.exit_code == 0
         assert {xid.code for xid in kernel_log.parse(done.stdout).xids} == {13, 79}
 
     def test_a_fatal_switch_stays_fatal(self) -> None:
@@ -479,10 +474,10 @@ def test_amd_smi_before_and_since_rocm_7(wrapped: bool) -> None:
     assert (second.junction_c, second.uncorrected) == (None, None)
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("works", [True, False])
 def test_amd_smi_goes_first_and_rocm_smi_second(
-    tmp_path: Path, shell: list[str], works: bool
+    tmp_path: Path, shell: tuple[str, ...], works: bool
 ) -> None:
     """Doubles of both tools, as no AMD GPU is here."""
     _, static, metric = amd_smi(("41", "0")).split("[")
@@ -495,11 +490,9 @@ def test_amd_smi_goes_first_and_rocm_smi_second(
     }.items():
         (tmp_path / tool).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
         (tmp_path / tool).chmod(0o755)
-    snippet = str(amd_gpus.PROBE.snippet(PreflightJob(hosts=("a",))))
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [*shell, "-c", snippet], capture_output=True, text=True, check=True, env=env
-    )
+    done = run_probe(amd_gpus.PROBE, PreflightJob(hosts=("a",)), shell=shell, env=env)
+    assert done.exit_code == 0, done
     facts = amd_gpus.parse(done.stdout)
     assert (facts.driver, len(facts.gpus)) == (("6.10.5", 1) if works else ("6.8.5", 2))
 
@@ -516,14 +509,13 @@ _PROBES = (
 )
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("probe", _PROBES, ids=lambda probe: probe.name)
-def test_a_machine_without_gpus_is_skipped(probe: Any, shell: list[str]) -> None:
+def test_a_machine_without_gpus_is_skipped(probe: Any, shell: tuple[str, ...]) -> None:
     if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") or shutil.which("rocm-smi"):
         pytest.skip("this machine has a GPU")
-    snippet = probe.snippet(PreflightJob(hosts=("a",)))
-    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
-    assert done.returncode == 77, done
+    done = run_probe(probe, PreflightJob(hosts=("a",)), shell=shell)
+    assert done.exit_code == 77, done
     assert done.stdout.strip()
     assert not done.stderr
 
@@ -543,25 +535,27 @@ def _pci_bus(folder: Path) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+def _on_bus(probe: Probe[Any], folder: Path, shell: Sequence[str]) -> Output:
+    """Return what a probe prints where that bus is the machine's."""
+    job = PreflightJob(hosts=("a",))
+    snippet = str(probe.snippet(job)).replace("/sys/bus/pci/devices", _pci_bus(folder))
+    return run_probe(replace(probe, command=snippet), job, shell=shell)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_gpu_on_the_bus_without_nvidia_smi_is_not_passed_over(
-    tmp_path: Path, shell: list[str]
+    tmp_path: Path, shell: tuple[str, ...]
 ) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has nvidia-smi")
-    snippet = str(nvidia_list.PROBE.snippet(PreflightJob(hosts=("a",))))
-    snippet = snippet.replace("/sys/bus/pci/devices", _pci_bus(tmp_path))
-    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (127, "")
+    done = _on_bus(nvidia_list.PROBE, tmp_path, shell)
+    assert (done.exit_code, done.stdout) == (127, "")
     assert "not on PATH" in done.stderr
 
 
-@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
-def test_the_bus_of_a_machine(tmp_path: Path, shell: list[str]) -> None:
-    snippet = str(pci_gpus.PROBE.snippet(PreflightJob(hosts=("a",))))
-    snippet = snippet.replace("/sys/bus/pci/devices", _pci_bus(tmp_path))
-    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
-    facts = pci_gpus.parse(done.stdout)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_bus_of_a_machine(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    facts = pci_gpus.parse(_on_bus(pci_gpus.PROBE, tmp_path, shell).stdout)
     assert [(gpu.address, gpu.gone) for gpu in facts.gpus] == [
         ("0000:19:00.0", False),
         ("0000:3b:00.0", True),
@@ -570,9 +564,8 @@ def test_the_bus_of_a_machine(tmp_path: Path, shell: list[str]) -> None:
 
 @pytest.mark.parametrize("probe", _PROBES, ids=lambda probe: probe.name)
 def test_a_job_without_gpus_asks_nothing(probe: Any) -> None:
-    snippet = probe.snippet(PreflightJob(hosts=("a",), uses_gpus=False))
-    done = subprocess.run(["sh", "-c", snippet], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (77, "the job uses no GPU\n")
+    done = run_probe(probe, PreflightJob(hosts=("a",), uses_gpus=False))
+    assert (done.exit_code, done.stdout) == (77, "the job uses no GPU\n")
 
 
 def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
