@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_line import typed
+from tests.helpers.command_line import outcome as run
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    """Return the exit code of a command line, and what it printed to both streams."""
-    done = typed(*words)
-    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture

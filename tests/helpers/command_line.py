@@ -25,6 +25,12 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
+def outcome(*words: str) -> tuple[int, str, str]:
+    """Return the exit code of the same, and what it printed to both streams."""
+    done = typed(*words)
+    return done.returncode, done.stdout, done.stderr
+
+
 def typed_in(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Return the same of a terminal of 80 columns without colours in `folder`, under `env`."""
     with pytest.MonkeyPatch.context() as patch:

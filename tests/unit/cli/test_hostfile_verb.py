@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import main
+from tests.helpers.command_line import outcome
 from tests.helpers.paths import ROOT
 
 CONFIG = """
@@ -34,7 +34,7 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb in an empty folder, with no Slurm and no configuration around it."""
     for name in os.environ:
         if name.startswith(("SLURM_", "CLUSTERKIT_")):
@@ -45,11 +45,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     def run(*args: str, **environment: str) -> Ran:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "hostfile", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return Ran(code=caught.value.code or 0, out=captured.out, err=captured.err)
+        code, out, err = outcome("hostfile", *args)
+        return Ran(code=code, out=out, err=err)
 
     return run
 

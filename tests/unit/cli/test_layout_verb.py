@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import main
+from tests.helpers.command_line import outcome
 from tests.helpers.recordings import recording
 from tests.unit.launch.test_layout import TREE
 
@@ -18,18 +18,14 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTERKIT_DEBUG", raising=False)
 
     def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "layout", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        return caught.value.code or 0, said.out, said.err  # type: ignore[return-value]
+        return outcome("layout", *args)
 
     return run
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import main
+from tests.helpers.command_line import outcome
 from tests.helpers.recordings import recording
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb in an empty folder; stdin is a terminal unless it is given."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -29,11 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         stream = io.StringIO(stdin or "")
         monkeypatch.setattr(stream, "isatty", lambda: stdin is None, raising=False)
         monkeypatch.setattr(sys, "stdin", stream)
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "topo", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        return caught.value.code or 0, said.out, said.err  # type: ignore[return-value]
+        return outcome("topo", *args)
 
     return run
 

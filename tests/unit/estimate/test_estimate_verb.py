@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bench.accuracy.truth_table import COLUMNS
-from clusterkit.cli import main
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.models.named import model_named
+from tests.helpers.command_line import outcome
 from tests.helpers.launch_reader import setup_from_launch
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
@@ -39,7 +39,7 @@ CASES = {
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb in an empty folder of a user who has measured nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -47,11 +47,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         monkeypatch.delenv(name, raising=False)
 
     def run(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "estimate", *shlex.split(line)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        return caught.value.code or 0, said.out, said.err  # type: ignore[return-value]
+        return outcome("estimate", *shlex.split(line))
 
     return run
 

@@ -122,16 +122,21 @@ def test_a_restart_appends_below_a_header(run: RunFolder) -> None:
     assert node_results.read_results(run).attempt == 1
 
 
+def submitted_to_slurm(run: RunFolder, *, nodes: int) -> None:
+    """Write down a job that Slurm may start once more."""
+    submission = runfolder.Submission(
+        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=nodes,
+        tasks=nodes, framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+
+
 @pytest.mark.parametrize(("codes", "again"), [((0, 0), False), ((0, 1), True), ((0,), True)])
 def test_a_job_that_slurm_lost_sight_of_and_that_ended_well_does_not_run_twice(
     run: RunFolder, codes: tuple[int, ...], again: bool
 ) -> None:
     """Its nodes worked on while slurmctld could not reach them, and had given the job back."""
-    submission = runfolder.Submission(
-        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=2, tasks=2,
-        framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
-    )  # fmt: skip
-    runfolder.write_submission(run, submission)
+    submitted_to_slurm(run, nodes=2)
     workers = [start(run, f"exit {code}", rank, 2) for rank, code in enumerate(codes)]
     assert [worker.wait(30) for worker in workers] == [0] * len(codes)
     start(run, "echo again", CK_RESTART_COUNT="1").wait(20)
@@ -142,11 +147,7 @@ def test_a_job_that_slurm_lost_sight_of_and_that_ended_well_does_not_run_twice(
 def test_an_attempt_that_was_given_a_notice_may_have_given_the_job_back_itself(
     run: RunFolder,
 ) -> None:
-    submission = runfolder.Submission(
-        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=1, tasks=1,
-        framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
-    )  # fmt: skip
-    runfolder.write_submission(run, submission)
+    submitted_to_slurm(run, nodes=1)
     leaves = "import signal, sys; signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0)); "
     leaves += "print('ready', flush=True); signal.pause()"
     worker = start(run, f'{sys.executable} -c "{leaves}"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.cli import main
 from clusterkit.core.hosts.hostlist import expand
 from clusterkit.launch.rank_layout.fabric import Fabric, Pair, measured_fabric
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
+from tests.helpers.command_line import outcome
 from tests.unit.launch.test_layout import laid_out
 from tests.unit.preflight.test_check_net import links
 
@@ -126,7 +125,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb where `monday` is a bundle of n1 to n8 and n9, which did not answer."""
     monkeypatch.chdir(tmp_path)
     said = links(nodes=NODES, latency=lambda a, b: 40 if odd_and_even(a, b) else 250)
@@ -145,11 +144,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     )
 
     def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "layout", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        out, err = capsys.readouterr()
-        return caught.value.code or 0, out, err  # type: ignore[return-value]
+        return outcome("layout", *args)
 
     return run
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import main
 from clusterkit.cli.bench.job import _kept
 from clusterkit.cli.frame import console
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
@@ -22,6 +21,7 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.bench.allreduce.answer import empty_document
 from clusterkit.observe.bench.allreduce.document import FILE
+from tests.helpers.command_line import outcome
 from tests.helpers.recordings import recording
 from tests.unit.observe.test_collectives import A100, OCI, WRONG, torch_run
 
@@ -29,18 +29,14 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the verb in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "allreduce", *args])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        return caught.value.code or 0, said.out, said.err  # type: ignore[return-value]
+        return outcome("bench", "allreduce", *args)
 
     return run
 
