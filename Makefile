@@ -30,8 +30,6 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?= -q --durations=25
 # what `make test` runs
 FIRST := not docker and not frameworks and (smoke or not lab and not train)
-# a job that a busy machine starved gets a second try, and the summary names it
-AGAIN := --reruns 1 -raR
 
 .PHONY: help
 help: ## List the targets
@@ -47,7 +45,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 .PHONY: test
 test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
-	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
+	pytest -n 3 $(PYTEST) -m '$(FIRST)' tests
 
 # Each process of the tests reads all of them: what pytest makes of them is kept, and made while mypy
 # leaves a processor free.
@@ -63,12 +61,12 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 # One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
-	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) -m 'not docker and not frameworks and not ($(FIRST))' tests
 	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) $(AGAIN) -m docker tests
+	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
@@ -85,9 +83,7 @@ lint: $(VENV)/dev.done $(VENV)/torch.done ## Run ruff, mypy, import-linter, shel
 
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
-	CLUSTERKIT_GOLDEN=write pytest -q tests/unit/launch/test_golden.py tests/unit/config/test_config_errors.py \
-	  tests/unit/docs/test_docs_checks.py tests/unit/docs/test_docs_rules.py tests/unit/estimate/test_estimate_verb.py tests/unit/launch/test_containers.py \
-	  tests/unit/images/test_images_catalogue.py
+	CLUSTERKIT_GOLDEN=write pytest -q $$(git grep -lE 'CLUSTERKIT_GOLDEN|golden_of' tests/unit)
 
 .PHONY: docs
 docs: $(VENV)/dev.done ## Build the documentation site into build/docs/html
