@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.command_line import typed_in
+
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
@@ -49,15 +51,7 @@ def plant(path: Path, witness: Path) -> Path:
 
 
 def clusterkit(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=folder,
-        env={**os.environ, "PATH": PATH, "HOME": str(folder), "PYTHONSAFEPATH": "1", **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return typed_in(folder, *words, PATH=PATH, HOME=str(folder), **environ)
 
 
 SUBMIT = (

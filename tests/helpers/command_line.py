@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -16,10 +18,14 @@ from clusterkit.cli.frame.main import main
 def typed(*words: str) -> subprocess.CompletedProcess[str]:
     """Return how `clusterkit` has ended with these arguments, and what it printed."""
     out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["clusterkit", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
+    with (
+        mock.patch.object(sys, "argv", ["clusterkit", *words]),
+        mock.patch.dict(os.environ),  # --config-file and --debug are passed on by it
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
     code = ended.value.code or 0
     assert isinstance(code, int), code
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
