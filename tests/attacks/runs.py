@@ -20,6 +20,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh.layout import LAYOUT, write_layout
 from clusterkit.executors.ssh.start import layout_of
+from tests.helpers.command_line import typed_in
 from tests.helpers.plans import make_cluster, make_plan
 
 STRANGER = 54321
@@ -159,21 +160,9 @@ def environment(trap: Trap, run_dir: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "HOME": str(trap.folder), "PYTHONSAFEPATH": "1"}
 
 
-def clusterkit(
-    trap: Trap, run_dir: Path, *words: str, timeout_s: float = 60.0
-) -> subprocess.CompletedProcess[str]:
+def clusterkit(trap: Trap, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Type a verb as the victim."""
-    return subprocess.run(
-        command(*words),
-        cwd=trap.folder,
-        env=environment(trap, run_dir),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+    return typed_in(trap.folder, *words, **environment(trap, run_dir))
 
 
 def bystander(run: RunFolder, *, posing: bool = False) -> Iterator[subprocess.Popen[bytes]]:
