@@ -66,9 +66,14 @@ def slow(pattern: re.Pattern[Any], uses: frozenset[str]) -> str | None:
 
 
 def _slow_on(pattern: re.Pattern[Any], use: Use, text: Callable[[int], Any]) -> str | None:
-    took = _time(pattern, use, text(SIZE))
-    if took <= QUICK_S or took < min(6 * _time(pattern, use, text(SIZE // 4)), GIVE_UP_S):
+    eighth = _time(pattern, use, text(SIZE // 8))
+    if eighth * 64 <= QUICK_S:  # were its growth quadratic, the whole would be quick
         return None
+    half = _time(pattern, use, text(SIZE // 2))
+    if half * 4 <= QUICK_S or half < min(5 * eighth, GIVE_UP_S):
+        return None
+    if _time(pattern, use, text(SIZE)) == math.inf:
+        return f"{SIZE} characters take more than {GIVE_UP_S} s"
     long, short = (
         min(_time(pattern, use, text(size)) for _ in range(3)) for size in (SIZE, SIZE // 4)
     )
