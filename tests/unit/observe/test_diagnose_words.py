@@ -158,7 +158,7 @@ def test_both_versions_of_cuda_are_told(say: Say) -> None:
 def test_who_was_ended_for_its_memory_is_named(say: Say) -> None:
     found = cause(say("srun: error: n2: task 3: Out Of Memory"))
     assert (found.rule, found.where) == ("slurm-memory-limit", "n2")
-    assert found.says.startswith("Slurm ended task 3 at")
+    assert "ended task 3 at" in found.says
     found = cause(say("  traceback : Signal 9 (SIGKILL) received by PID 4719"))
     assert "the process PID 4719 without" in found.says
     assert "on the machine where it ran" in found.do
@@ -328,3 +328,48 @@ def test_a_command_that_is_missing_counts_where_nothing_else_is_known(say: Say) 
     for launcher in ("torchrun", "env/bin/python3.11"):
         found = cause(say(f"{missing.format(launcher)}\n{lost}"))
         assert (found.rule, launcher in found.title) == ("command-missing", True)
+
+
+REFUSED = "sbatch: error: Batch job submission failed: "
+TAKEN = "Process 4711 has 70.10 GiB memory in use."
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "told"),
+    [
+        (
+            f"sbatch: error: Memory specification can not be satisfied\n{REFUSED}Not available",
+            "slurm-step-failed",
+            "asked for: Memory specification can not be satisfied.",
+        ),
+        (
+            f"sbatch: error: No partition specified, defaulting to: cpu\n{REFUSED}Invalid qos",
+            "slurm-step-failed",
+            "asked for.",
+        ),
+        (
+            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {TAKEN}",
+            "cuda-out-of-memory",
+            f"free. {TAKEN}",
+        ),
+    ],
+)
+def test_what_else_the_message_tells_is_told(say: Say, log: str, rule: str, told: str) -> None:
+    found = cause(say(log))
+    assert (found.rule, told in found.says) == (rule, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("device-side assert triggered", "cuda-device-assert"),
+        ("an illegal memory access was encountered", "cuda-illegal-access"),
+        ("no kernel image is available for execution on the device", "cuda-no-kernel"),
+        ("no CUDA-capable device is detected", "gpu-missing"),
+        ("invalid device ordinal", "gpu-ordinal"),
+        ("out of memory", "cuda-out-of-memory"),
+    ],
+)
+def test_old_words_of_cuda_are_known(say: Say, words: str, rule: str) -> None:
+    old = f"RuntimeError: cuda runtime error (2) : {words} at /src/THC/THCGeneral.cpp:50"
+    assert cause(say(old)).rule == rule
