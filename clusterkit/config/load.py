@@ -227,6 +227,8 @@ class _Loader:
         """Lay variables over what files gave; none where one of them is wrong."""
         names = {key: sources.variable(key) for key in SCALAR_KEYS}
         texts = {key: text for key, name in names.items() if (text := self.environ.get(name))}
+        if not texts:
+            return  # pydantic takes a tenth of a start to check nothing
         try:
             model = ClusterModel.model_validate(texts)
         except ValidationError as error:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from clusterkit.core import peers
 from clusterkit.core.errors import Problem
 
 PEERS = "clusterkit_peers.py"
@@ -74,4 +73,4 @@ def framework_files(framework: str, *names: str) -> dict[str, str]:
 
 def peers_program() -> dict[str, str]:
     """Return the file by which launchers talk between nodes: clusterkit's own module, as it is."""
-    return {PEERS: Path(peers.__file__).read_text(encoding="utf-8")}
+    return {PEERS: (_PACKAGE / "core" / "peers.py").read_text(encoding="utf-8")}

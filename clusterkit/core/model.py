@@ -6,6 +6,7 @@ docs/vocabulary.md. Nothing here reads a file, runs a command or knows a framewo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -340,6 +341,12 @@ class LaunchPlan:
     """Their names where they are known beforehand."""
     deepspeed_preset: str | None = None
     sync: SyncPlan | None = None
+
+    @property
+    def notice_s(self) -> int:
+        """Return how many seconds before its time limit the job's processes get a signal; or 0."""
+        match = re.fullmatch(r"(?:R:)?\w+@(\d+)", self.directives.get("signal") or "")
+        return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

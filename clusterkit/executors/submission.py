@@ -23,7 +23,6 @@ from clusterkit.executors.base import (
 from clusterkit.executors.run import runfolder, submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission, only_read
-from clusterkit.launch.sbatch_options import notice_of
 
 
 def executor_of(run: RunFolder, submission: Submission, *, use: str) -> Executor:
@@ -240,7 +239,7 @@ def _prepare(
         submitted_at=time.time(),
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,
-        notice_s=notice_of(plan.directives),
+        notice_s=plan.notice_s,
         requeue=plan.requeue,
         spares=plan.spares,
         array=dependencies.array,

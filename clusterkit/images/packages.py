@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
 from clusterkit.core.distribution import own_requirements
 from clusterkit.core.errors import UserError
 from clusterkit.images.catalogue import IMAGES, lineage
 from clusterkit.launch.frameworks import Framework, load_framework
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+from clusterkit.launch.frameworks.base import PACKAGE_NAME
 
 
 def framework_called(name: str | None) -> Framework | None:
@@ -19,12 +17,6 @@ def framework_called(name: str | None) -> Framework | None:
         return load_framework(name) if name else None
     except UserError:
         return None
-
-
-def package_of(framework: Framework) -> str | None:
-    """Return the name of the package, without extras; None where the framework needs none."""
-    found = _NAME.match(framework.package)
-    return found[0] if found else None
 
 
 def module_of(package: str) -> str:
@@ -48,7 +40,7 @@ def image_with(framework: Framework) -> str | None:
     """Return the name of an image that has the package; None where the catalogue has none."""
     if "/" in framework.image:
         return framework.image  # of somebody else, by its whole name
-    package = package_of(framework)
+    package = framework.package_name
     image = IMAGES.get(framework.image)
     if image is None or package is None:
         return None
@@ -56,7 +48,7 @@ def image_with(framework: Framework) -> str | None:
         found[0]
         for known in lineage(image)
         for requirement in (*known.packages, *known.sources)
-        if (found := _NAME.match(requirement))
+        if (found := PACKAGE_NAME.match(requirement))
     }
     return f"clusterkit/{image.name}:cuda" if package in inside else None
 

@@ -79,12 +79,6 @@ def sbatch_directives(
     return directives
 
 
-def notice_of(directives: Mapping[str, str | None]) -> int:
-    """Return how many seconds before its time limit the processes of a job get a signal, if any."""
-    match = re.fullmatch(r"(?:R:)?\w+@(\d+)", directives.get("signal") or "")
-    return int(match[1]) if match else 0
-
-
 def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
     limit = job.time or cluster.time
     limit_s = parse_time_limit(limit) if limit else None

@@ -20,7 +20,7 @@ from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.images.catalogue import IMAGES, Variant
-from clusterkit.images.packages import package_of, remedies
+from clusterkit.images.packages import remedies
 from clusterkit.images.recipe import assemble
 from clusterkit.launch.frameworks import framework_names, load_framework
 from clusterkit.preflight.checks import all_checks
@@ -313,7 +313,7 @@ def test_the_search_would_find_it(command: str) -> None:
 def test_no_hint_tells_anybody_to_fetch_the_name(tmp_path: Path) -> None:
     hints = [f"{check.about}" for check in all_checks()]
     for framework in map(load_framework, framework_names()):
-        if package_of(framework):
+        if framework.package_name:
             hints += remedies(framework, "python3")
     python = "executable=/p\nversion=3.11.2\nnoexec=0\npackage {}\nwhole=1\nend\n"
     for kind in ("ssh", "slurm", "local"):

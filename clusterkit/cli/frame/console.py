@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ import typer
 from clusterkit.core.files import versioned
 from clusterkit.core.text import LONE_SURROGATE, harmless
 
-_MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
+_MARK = f"\x1b[{10_000_000 + int.from_bytes(os.urandom(8)) % 90_000_000};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
 
 

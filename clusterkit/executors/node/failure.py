@@ -226,15 +226,10 @@ def explain_missing(run: RunFolder, me: Identity, output: Sequence[str]) -> tupl
 
 def _lines(plan: Mapping[str, Any], me: Identity, module: str) -> tuple[str, ...]:
     # Loads the frameworks and the catalogue of images, and only here.
-    from clusterkit.images.packages import (  # noqa: PLC0415
-        framework_called,
-        module_of,
-        package_of,
-        remedies,
-    )
+    from clusterkit.images.packages import framework_called, module_of, remedies  # noqa: PLC0415
 
     framework = framework_called(plan.get("framework"))
-    package = package_of(framework) if framework is not None else None
+    package = framework.package_name if framework is not None else None
     if framework is None or package is None or module not in {module_of(package), framework.name}:
         return ()
     container = plan.get("container")

@@ -70,6 +70,8 @@ class RunFolder:
     """Who hands the job over, and how far that has come."""
     script = _Place("node.sh")
     """What each node runs."""
+    sbatch = _Place("job.sbatch")
+    """What Slurm is given, word for word; absent elsewhere."""
     secrets = _Place("secrets.env")
     """Secret variables as JSON, readable by the owner only; absent where there are none."""
     node_checks = _Place(NODE_CHECKS)

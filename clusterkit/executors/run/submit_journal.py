@@ -154,7 +154,7 @@ def miss(run: RunFolder, handing: Handing) -> Handing:
     return _change(run, missing_since=now) or handing
 
 
-def is_under_way(run: RunFolder, handing: Handing, script: str) -> bool:
+def is_under_way(run: RunFolder, handing: Handing) -> bool:
     """Tell whether the job may still be handed over, by the client or by the sbatch it has left.
 
     Of a client elsewhere (or before this machine was started again) only its time limit is known.
@@ -166,7 +166,7 @@ def is_under_way(run: RunFolder, handing: Handing, script: str) -> bool:
         return young
     # Before it hands over, a client may be stopped, or copy files, for as long as it likes.
     expected = handing.client.lives and (young or handing.at is None)
-    return expected or _is_sbatch_alive(run.path / script)
+    return expected or _is_sbatch_alive(run.sbatch)
 
 
 def _begun() -> Handing:

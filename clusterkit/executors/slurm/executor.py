@@ -30,7 +30,7 @@ from clusterkit.executors.run.dependencies import Dependencies, waiting_for
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.executors.slurm import limits, lost_jobs, refusals
 from clusterkit.executors.slurm import states as slurm_states
-from clusterkit.executors.slurm.states import SCRIPT, Query
+from clusterkit.executors.slurm.states import Query
 
 _IN_FLIGHT_S = timing.scaled(8.0, 4.0)
 """How long `cancel` waits for the id. Afterwards the client that submits, or the job itself when it
@@ -165,7 +165,7 @@ class SlurmExecutor(Executor):
     def _await_job_id(self, run: RunFolder, submission: Submission) -> str | None:
         """Wait for the job of an sbatch that may still be on its way."""
         noted = submit_journal.read(run)
-        under_way = noted is not None and submit_journal.is_under_way(run, noted, SCRIPT)
+        under_way = noted is not None and submit_journal.is_under_way(run, noted)
         deadline = time.monotonic() + (_IN_FLIGHT_S if under_way else 0.0)
         while (job_id := self.find_lost({run: submission}).get(run)) is None:
             known = read_submission(run)
@@ -193,7 +193,7 @@ def sbatch_command(plan: LaunchPlan, run: RunFolder) -> list[str]:
         kept = [] if exported.upper() in {"NONE", "NIL"} else [exported]
         names = ",".join([*kept, RUN_FOLDER_VARIABLE, PYTHON_VARIABLE, *timing.passed_on()])
         command.append(f"--export={names}")
-    return [*command, str(run.path / SCRIPT)]
+    return [*command, str(run.sbatch)]
 
 
 def _look_for_it(plan: LaunchPlan, run: RunFolder, answer: Answer) -> str:
@@ -203,7 +203,7 @@ def _look_for_it(plan: LaunchPlan, run: RunFolder, answer: Answer) -> str:
         RefusalError: it certainly has not.
         UnconfirmedError: nobody can tell.
     """
-    refused = refusals.refusal(answer, plan, run.path / SCRIPT)
+    refused = refusals.refusal(answer, plan, run.sbatch)
     if refused is not None:
         raise refused
     output = refusals.own_message(answer)

@@ -14,7 +14,7 @@ from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run.runfolder import RunFolder, Submission, listed
-from clusterkit.executors.slurm.states import SCRIPT, is_script, sacct, since, squeue
+from clusterkit.executors.slurm.states import is_script, sacct, since, squeue
 
 _SILENT_S = 45.0
 """How long a client waits for a Slurm that does not answer."""
@@ -92,7 +92,7 @@ def _listed(runs: Iterable[RunFolder]) -> dict[RunFolder, str]:
 
 
 def _has_script(command_and_comment: str, run: RunFolder) -> bool:
-    script = run.path / SCRIPT
+    script = run.sbatch
     if command_and_comment.startswith(f"{script}|"):
         return True
     return is_script(command_and_comment.rpartition("|")[0], script)
@@ -106,7 +106,7 @@ def _accounted(runs: Iterable[RunFolder], began_at: float) -> dict[RunFolder, st
         job_id, _, submitted = line.partition("|")
         arguments = submitted.split()
         for run in runs:
-            marks = (f"--comment={comment_of(run)}", str(run.path / SCRIPT))
+            marks = (f"--comment={comment_of(run)}", str(run.sbatch))
             ours = marks[0] in arguments or submitted.endswith(f" {marks[1]}")
             if ours and job_id.isdigit():
                 found.setdefault(run, job_id)

@@ -25,9 +25,6 @@ from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Unparsed
 from clusterkit.transport.slurm_nodes import SlurmNode
 
-SCRIPT = "job.sbatch"
-"""The rendered file that is submitted, word for word."""
-
 _STATES = {
     word: state
     for state, words in (
@@ -77,7 +74,7 @@ class Query:
     @classmethod
     def of(cls, run: RunFolder, submission: Submission) -> Query:
         """Return what the job of this run must be."""
-        return cls(script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at)
+        return cls(script=run.sbatch, name=submission.name, since=submission.submitted_at)
 
 
 def query(queries: Mapping[str, Query]) -> dict[str, SchedulerState]:

@@ -15,7 +15,6 @@ from clusterkit.core.records import record_of, text_of
 from clusterkit.executors import SchedulerState, executor_of
 from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.executors.slurm.states import SCRIPT
 from clusterkit.executors.submission import states_of_own, with_job_ids
 from clusterkit.jobs.state.conclude import Evidence, explained, judge
 
@@ -152,7 +151,7 @@ def _evidence(
     last_failed = node_results.latest_attempt(run)
     attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
     noted = submit_journal.read(run) if submission.job_id is None and run.foreign is None else None
-    under_way = noted is not None and submit_journal.is_under_way(run, noted, SCRIPT)
+    under_way = noted is not None and submit_journal.is_under_way(run, noted)
     if noted is not None and answer is None and not under_way:
         noted = submit_journal.miss(run, noted)
     results = node_results.read_results(run, attempt)

@@ -20,7 +20,6 @@ from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
-from clusterkit.images.packages import package_of, remedies
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.render import render
 from clusterkit.launch.scripts.programs import require_python
@@ -192,9 +191,11 @@ def require_package(plan: LaunchPlan) -> None:
             f"there is no {python} on this machine to run the job with",
             hint=f"set `python:` of cluster {cluster.name} to the one of your training environment",
         )
-    package = package_of(framework)
+    package = framework.package_name
     if package is None or not _lacks(path, package, environment, plan.workdir):
         return
+    from clusterkit.images.packages import remedies  # noqa: PLC0415 - reads the catalogue
+
     ways = (*remedies(framework, path), f"or set `python:` of cluster {cluster.name} to another")
     raise UserError(
         f"framework {framework.name} needs the package {package}, which {path} does not have",

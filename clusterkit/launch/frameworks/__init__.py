@@ -6,12 +6,15 @@ A framework is one file with a module constant `FRAMEWORK`; adding one touches n
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 import warnings
+from typing import TYPE_CHECKING
 
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Framework", "LaunchInputs", "framework_names", "load_framework"]
 
@@ -58,9 +61,11 @@ def _builtin_names() -> frozenset[str]:
     )
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    found: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - loads the parser of e-mails
+
+    found: dict[str, EntryPoint] = {}
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         if entry_point.name in _builtin_names():
             warnings.warn(
                 f"framework {entry_point.name!r} of {entry_point.value} is ignored: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Word
 
 MPI_OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
 """What `--set mpi.KEY=VALUE` may name."""
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+"""The name at the start of a requirement."""
 _MPI_CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
 
 
@@ -64,6 +67,12 @@ class Framework:
     """Environment variables that every rank finds."""
     by_hand: str = ""
     """How to start it over SSH, with the rendered files and without clusterkit."""
+
+    @property
+    def package_name(self) -> str | None:
+        """Return the package without extras and versions; None where the framework needs none."""
+        found = PACKAGE_NAME.match(self.package)
+        return found[0] if found else None
 
 
 def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> tuple[str, ...]:

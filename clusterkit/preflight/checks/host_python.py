@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.core.findings import Verdict
-from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
+from clusterkit.images.packages import framework_called, image_with, pip_line
 from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import each, known, uniform
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip
@@ -108,7 +108,7 @@ def _packages(evidence: Evidence) -> Results:
 def _needed(job: PreflightJob) -> str | None:
     """Return the package that the job's framework needs, if that is known."""
     framework = framework_called(job.framework)
-    return package_of(framework) if framework is not None else None
+    return framework.package_name if framework is not None else None
 
 
 def _lacking(job: PreflightJob) -> Result:

@@ -13,7 +13,7 @@ from clusterkit.core.findings import Verdict
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.images.catalogue import IMAGES
-from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
+from clusterkit.images.packages import framework_called, image_with, pip_line
 from clusterkit.launch.frameworks import framework_names, load_framework
 from clusterkit.preflight.checks.base import Check, Evidence, Ruling
 from clusterkit.preflight.probes.host import job_python
@@ -52,12 +52,12 @@ def test_a_package_has_a_name_a_line_for_pip_and_an_image_where_one_has_it() -> 
     )
     assert image_with(deepspeed) == "clusterkit/deepspeed:cuda"
     ray = load_framework("ray")
-    assert package_of(ray) == "ray"
+    assert ray.package_name == "ray"
     assert pip_line(ray, "python3") == "python3 -m pip install 'ray[train]'"
-    assert package_of(load_framework("env")) is None, "what it needs is the script's affair"
+    assert load_framework("env").package_name is None, "what it needs is the script's affair"
     assert framework_called("of another machine") is None
     for framework in map(load_framework, framework_names()):
-        if framework.image in IMAGES and package_of(framework):
+        if framework.image in IMAGES and framework.package_name:
             assert image_with(framework) == f"clusterkit/{framework.image}:cuda", "it has it"
         else:
             assert image_with(framework) == (framework.image if "/" in framework.image else None)
@@ -118,7 +118,7 @@ def test_the_probe_looks_for_the_package_of_the_framework(tmp_path: Path) -> Non
         facts = read_output(job_python.PROBE, run_probe(job_python.PROBE, job))
         assert isinstance(facts, job_python.JobPython)
         assert facts.packages["torch"].startswith("2.")
-        return facts.packages.get(package_of(load_framework(framework)) or "")
+        return facts.packages.get(load_framework(framework).package_name or "")
 
     assert packages("torchrun")
     (tmp_path / "pyspark").mkdir()

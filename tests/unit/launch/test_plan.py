@@ -20,7 +20,7 @@ from clusterkit.core.model import (
 from clusterkit.launch import frameworks
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs
 from clusterkit.launch.plan import make_plan
-from clusterkit.launch.sbatch_options import OURS, notice_of
+from clusterkit.launch.sbatch_options import OURS
 from tests.helpers.render_cases import LOCAL, PLAIN, RACK, SLURM, WORKDIR, cluster, job
 
 
@@ -200,9 +200,9 @@ def test_site_directives_and_the_last_word_of_the_user() -> None:
     ],
 )
 def test_the_notice_of_the_time_limit(given: dict[str, Any], signal: str) -> None:
-    made = plan(base=PLAIN, **given).directives["signal"]
-    assert made == signal
-    assert notice_of({"signal": made}) == int(signal.partition("@")[2])
+    made = plan(base=PLAIN, **given)
+    assert made.directives["signal"] == signal
+    assert made.notice_s == int(signal.partition("@")[2])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterkit.core.data import read_snippet, read_template
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.shell import quote, quote_path
-from clusterkit.images.packages import framework_called, package_of
+from clusterkit.images.packages import framework_called
 from clusterkit.preflight.probes.snippets import read_pairs, text_of
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
@@ -39,7 +39,7 @@ def _command(job: PreflightJob) -> str | None:
     assignments = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
     exports = f"export {' '.join(assignments)}\n" if assignments else ""
     framework = framework_called(job.framework)
-    package = package_of(framework) if framework is not None else None
+    package = framework.package_name if framework is not None else None
     return exports + read_snippet(
         "job_python",
         python=quote_path(job.python),
