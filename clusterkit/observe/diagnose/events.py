@@ -182,17 +182,32 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
     lines: tuple[str, ...] = ()
     for rule in rules:
         lines = lines or (lines_around(hit) if rule.near else ())
-        matches = [match for p in rule.near if (match := _first_match(p, lines)) is not None]
+        found = [_told(p, lines) for p in rule.near]
         if rule.frame:
             frames = raised_in(hit)
-            matches += [match for p in rule.frame if (match := _first_match(p, frames)) is not None]
-        if matches or not (rule.near or rule.frame):
-            groups = (match.groupdict().items() for match in reversed(matches))
+            found += [_told(p, frames) for p in rule.frame]
+        found = [told for told in found if told is not None]
+        if found or not (rule.near or rule.frame):
+            groups = (told.items() for told in reversed(found) if told)
             yield rule, {name: text for of_one in groups for name, text in of_one if text}
 
 
-def _first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
-    return next((match for line in lines if (match := pattern.search(line))), None)
+def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] | None:
+    """Return the groups of the first line that matches; `all_` and `last_` ones are of them all."""
+    matches = (match for line in lines if (match := pattern.search(line)))
+    first = next(matches, None)
+    if first is None or not any(name.startswith(("all_", "last_")) for name in pattern.groupindex):
+        return None if first is None else first.groupdict()
+    told: dict[str, list[str]] = {}
+    for match in (first, *matches):
+        for name, text in match.groupdict().items():
+            told.setdefault(name, []).append(text)
+    return {
+        name.removeprefix("all_").removeprefix("last_"): ", ".join(dict.fromkeys(texts))
+        if name.startswith("all_")
+        else texts[-1]
+        for name, texts in told.items()
+    }
 
 
 def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:

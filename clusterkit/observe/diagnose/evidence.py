@@ -33,6 +33,12 @@ _FRAME = 12
 _FRAME_AT = re.compile(r'  File "([^"]{1,400})", line (\d{1,7})')
 _LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
+_OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source file: |MPI rank: |Image {6})")
+_ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
+"""What boxes and pictures have before and behind their words."""
+_SAID_AT_END = re.compile(
+    r"Primary job |MPI_ABORT|a non-zero exit code|processes have sent help|^NOTE"
+)
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _NO_OTHERS = b"<NO_OTHER_FAILURES>"
 _HEADING = 200
@@ -104,6 +110,7 @@ def lines_around(hit: Hit) -> tuple[str, ...]:
     """Return the text of a hit and of the lines around it: its own, the nearest above, below."""
     if not hit.line:
         return (hit.text,)
+    hit = replace(hit, rank=hit.before)
     return (hit.text, *reversed(lines_before(hit, _AROUND)), *lines_after(hit, _AROUND))
 
 
@@ -137,6 +144,29 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+def words_around(hit: Hit) -> Mapping[str, str]:
+    """Return what is said just above a line and just below it, as fields for the texts of a rule.
+
+    Frames, lines of dashes, and the place that a program names before its message are left out.
+    """
+    above = (_said(line) for line in reversed(lines_before(hit, _FRAME)))
+    below: list[str] = []
+    code = False
+    for line in lines_after(hit, _AROUND):
+        code, source = _FRAME_AT.match(line) is not None, code
+        if not (code or source or _OF_PLACE.match(line)):
+            below.append(_said(line))
+    return {
+        "above": next((said for said in above if said and not _SAID_AT_END.search(said)), ""),
+        "below": next(filter(None, below), ""),
+    }
+
+
+def _said(line: str) -> str:
+    said = _ORNAMENT.sub("", line)[:_LONGEST_TOLD]
+    return said if re.search(r"[A-Za-z]{3}", said) else ""
 
 
 def _led_to(after: Iterable[str]) -> str:

@@ -104,6 +104,8 @@ class Hit:
     """The local rank, where the line tells no more."""
     node: str | None = None
     rank: int | None = None
+    before: int | None = None
+    """The rank that stands before the line, and before those around it, if it is of the same."""
     value: tuple[str, str, str] | None = None
     """Of a rule that compares: the groups `what`, `value` and `number`."""
     count: int = 1

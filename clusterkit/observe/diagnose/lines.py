@@ -32,7 +32,7 @@ _PREFIXES = tuple(
     for text in (
         r"\[[Rr]ank:? ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
         r"\[\d+,(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?",  # mpirun --tag-output
-        r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S))",  # horovodrun, mpiexec -l
+        r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S)|(?=PETSC ERROR:))",  # horovodrun
         r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
@@ -74,6 +74,12 @@ _STAMP = re.compile(
 Only before those that are nothing else: a number behind a time is one of a process mostly.
 """
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_OF_MPI = re.compile(
+    r"(?:\[\d{5,12}\.\d+\] )?\[(?P<node>[A-Za-z][\w.-]{0,62}+)"
+    r"(?::\d{2,10}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
+)
+"""What Open MPI and UCX put before what they print themselves."""
+_NOT_OF_MPI = re.compile(rf"{_NO_NODE.pattern}|.*\.(?:cc?|cpp|cu|go|h|hpp|java|rs|scala|[fF]\d\d)$")
 _TWICE = re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception))"
     r"(?P=kind): : (?P<said>.+)"
@@ -100,6 +106,8 @@ class Line:
     text: str
     node: str | None = None
     rank: int | None = None
+    before: int | None = None
+    """The rank that a prefix names: the text may name another."""
     bare: bool = False
     """Whether the rank is no more than a number before the line, which may be one of a step."""
     stamp: str = ""
@@ -168,9 +176,10 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
         node, text = daemon["node"], "slurmstepd: " + text[daemon.end() :]
     if text.startswith("slurmstepd: "):
         rank = None  # of the node, in whichever task's output srun put it
+    before = rank
     node, rank = _named_inside(text, node, rank)
     text = _once(text)
-    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp, local=local)
+    return Line(text=text, node=node, rank=rank, before=before, bare=bare, stamp=stamp, local=local)
 
 
 def _once(text: str) -> str:
@@ -185,7 +194,8 @@ def _once(text: str) -> str:
 
 def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:
     """Return the node and the rank that a line without its prefixes names itself."""
-    if (inside := _NCCL.search(text, 0, _STAMP_WITHIN)) is not None:
+    inside = _NCCL.search(text, 0, _STAMP_WITHIN) or _OF_MPI.match(text)
+    if inside is not None and (inside.re is _NCCL or not _NOT_OF_MPI.match(inside["node"])):
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])

@@ -86,6 +86,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     causes = [event for event in events if event.rule.role is Role.CAUSE]
     symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
     symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
+    lost = [event for event in events if event.rule.alone and not event.rule.closing]
+    symptoms = [one for one in symptoms if not any(_ended_after(one, other) for other in lost)]
     best = _first_of(causes, place)
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
@@ -185,6 +187,13 @@ def _parts_after(event: Event, end: Event) -> bool:
     return not end.hit.line or (
         event.hit.file == end.hit.file and 0 < end.hit.line - event.hit.line <= _FAR
     )
+
+
+def _ended_after(end: Event, lost: Event) -> bool:
+    """Tell whether a process ended without a word just after it had lost another."""
+    if not end.rule.parting or end.groups.get("what") or not (end.hit.line and lost.hit.line):
+        return False
+    return end.hit.file == lost.hit.file and 0 < end.hit.line - lost.hit.line <= _FAR
 
 
 def _time(event: Event) -> float:

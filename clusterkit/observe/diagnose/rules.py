@@ -30,6 +30,8 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
 """What Python's warnings begin with: whoever warns goes on, whatever has failed."""
 _FIELD = re.compile(r"\{(\w+)\}")
+_OF_MANY = re.compile(r"^(?:all|last)_")
+"""In `near`: the group is filled in from all lines that match, or from the last of them."""
 _HARMLESS_XIDS = "{harmless-xids}"
 """In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
 GENERIC = 20
@@ -125,6 +127,7 @@ class Rule:
         around = (*self.near, *self.frame)
         for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
             groups |= set(pattern.groupindex)
+        groups |= {_OF_MANY.sub("", name) for name in groups}
         used = _FIELD.findall(self.title + self.says + self.do)
         if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
             raise ValueError(f"no pattern has a group {{{unknown[0]}}}")
@@ -138,6 +141,11 @@ class Rule:
     def generic(self) -> bool:
         """Whether it says no more than that a rank has failed."""
         return self.priority <= GENERIC
+
+    @property
+    def asks_around(self) -> bool:
+        """Whether its texts use what is said just above or below the line."""
+        return any(name in self.title + self.says for name in ("{above}", "{below}"))
 
     @property
     def general_title(self) -> str:
@@ -176,9 +184,10 @@ class Rule:
 
 
 _RULE = TypeAdapter(Rule)
-ENGINE_FIELDS = frozenset({"node", "rank", "job", "values", "place", "then"})
+ENGINE_FIELDS = frozenset({"node", "rank", "job", "values", "place", "then", "above", "below"})
 """Fields that the engine knows itself; `values`: what differs, of `compare: differs`; of rules up
-to GENERIC, `place`: where in the script it was raised, and `then`: which exception that led to."""
+to GENERIC, `place`: where in the script it was raised, and `then`: which exception that led to;
+`above`, `below`: what is said just above, and just below a line that tells no `message`."""
 
 
 def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:

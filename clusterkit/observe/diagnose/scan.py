@@ -159,6 +159,7 @@ class Scanner:
                 local=line.local,
                 node=line.node,
                 rank=finds.rank_of(line),
+                before=line.before if finds.rank_of(line) == line.rank else None,
                 learnt=learnt,
             )
             hit = finds.add(hit, rules)

@@ -17,6 +17,7 @@ from clusterkit.observe.diagnose.evidence import (
     of_traceback,
     root_at,
     steps_after,
+    words_around,
 )
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
@@ -213,6 +214,7 @@ def _when(event: Event) -> tuple[float, str, int]:
 
 def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     rule, hit = event.rule, event.hit
+    around = replace(hit, rank=hit.before)
     of_launcher = rule.role is Role.CONSEQUENCE
     same = [other for other in events if other.rule is rule]
     known: Mapping[str, str] = {
@@ -220,7 +222,9 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         "node": event.node or "",
         "rank": "" if event.rank is None else str(event.rank),
         **(of_traceback(hit) if rule.generic and hit.line else {}),
+        **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
+        **({"below": ""} if event.groups.get("message") and not hit.text.endswith(":") else {}),
     }
     return Finding(
         rule=rule.id,
@@ -240,8 +244,8 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             file=hit.file,
             line=hit.line,
             text=hit.text,
-            before=_before(hit, max(rule.before, _LAST_WORDS * of_launcher)) if hit.line else (),
-            after=lines_after(hit, rule.after) if hit.line and rule.after else (),
+            before=_before(around, max(rule.before, _LAST_WORDS * of_launcher)) if hit.line else (),
+            after=lines_after(around, rule.after) if hit.line and rule.after else (),
         ),
     )
 

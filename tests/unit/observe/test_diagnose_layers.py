@@ -44,7 +44,39 @@ def test_why_a_plugin_of_slurm_did_not_start_is_told_before_that_it_did_not(say:
 def test_the_lost_worker_of_jax_is_named(say: Say) -> None:
     task = "E1122 13:59:12.5 7 x.cc:9] UNAVAILABLE: Task /job:w/replica:0/task:5 heartbeat timeout"
     lost = f"{task}. This indicates that the remote task has failed, got preempted, or crashed."
-    assert "/job:w/replica:0/task:5" in cause(say(lost)).says
+    assert "/job:w/replica:0/task:5" in cause(say(lost)).title
+
+
+def test_an_abort_without_a_word_follows_from_the_worker_that_was_lost(say: Say) -> None:
+    lost = (
+        "F1122 13:59:12.5 7 client.h:77] Terminating process because the JAX distributed service "
+    )
+    log = f"{lost}detected fatal errors.\n/job:jax_worker/replica:0/task:2\n"
+    found = cause(say(f"{log}Fatal Python error: Aborted\n"))
+    assert (found.rule, "task:2" in found.title) == ("tensorflow-worker-lost", True)
+    abort = (
+        "terminate called after throwing an instance of 'x::Error'\n  what():  the mesh is flat\n"
+    )
+    assert cause(say(log + abort)).rule == "process-aborted"
+
+
+def test_all_tasks_that_did_not_come_are_named(say: Say) -> None:
+    barrier = (
+        "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_"
+    )
+    names = "".join(f"/job:jax_worker/replica:0/task:{n}\n" for n in (0, 3))
+    found = cause(say(f"{barrier}register::0.\nThe first task: /job:x/replica:0/task:1\n{names}"))
+    assert found.title.endswith(": task:0, task:3")
+
+
+def test_the_last_that_a_java_exception_was_caused_by_is_told(say: Say) -> None:
+    caused = "Caused by: java.io.IOException: no way\n\tat x\nCaused by: java.net.X: it is shut\n"
+    found = cause(say(f'Exception in thread "main" ml.XError: it failed\n\tat x\n{caused}'))
+    assert found.title.endswith("ml.XError: it failed Caused by: java.net.X: it is shut")
+    stage = "py4j.protocol.Py4JJavaError: An error occurred while calling o4.count.\n"
+    stopped = ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 failed\n"
+    found = cause(say(stage + stopped + caused))
+    assert found.title == "a stage of Spark failed: java.net.X: it is shut"
 
 
 def test_ranks_that_did_not_come_to_a_barrier_of_the_store_are_named(say: Say) -> None:
@@ -66,7 +98,7 @@ def test_both_collectives_of_a_mismatch_are_named(say: Say) -> None:
 def test_why_a_daemon_of_mpi_did_not_start_is_told(say: Say) -> None:
     report = "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n"
     found = cause(say(f"[n1:7] base.c at line 5src/server/listener.c:91 bind() failed\n{report}"))
-    assert (found.rule, "listener.c:91 bind() failed" in found.says) == ("mpi-not-started", True)
+    assert (found.rule, "listener.c:91 bind() failed" in found.title) == ("mpi-not-started", True)
     closed = "ssh_exchange_identification: Connection closed by remote host\n\n"
     assert cause(say(closed + report)).rule == "ssh-failed"
 

@@ -373,3 +373,61 @@ def test_what_else_the_message_tells_is_told(say: Say, log: str, rule: str, told
 def test_old_words_of_cuda_are_known(say: Say, words: str, rule: str) -> None:
     old = f"RuntimeError: cuda runtime error (2) : {words} at /src/THC/THCGeneral.cpp:50"
     assert cause(say(old)).rule == rule
+
+
+ABORTED = "-----\nMPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n"
+OWN = (
+    ("ERROR on proc 3: Lost atoms 7 8 (src/bond.cpp:62)\nLast command: run 9\n", "Lost atoms 7 8"),
+    ("MPI rank:    3 (out of 8)\n\nFatal error:\nThe box is small\nenough\n", "The box is small"),
+    ("[3] \n[3] --> FOAM FATAL ERROR: \n[3] no field p\n[3] \n", "no field p"),
+    (
+        " %%%%%\n     Error in routine  diag (1):\n      it is singular\n %%%%\n",
+        "it is singular diag (1)",
+    ),
+    (" *  /   \\   *\n * [ABORT]  *\n *  \\___/  it diverged *\n", "it diverged"),
+    (
+        "At line 2 of file x.f90\nFortran runtime error: End of file\n",
+        "End of file At line 2 of file x.f90",
+    ),
+    (" --- FATAL CALLED ---\n FATAL CALLED FROM FILE: <stdin> LINE: 2\n no input\n", "no input"),
+    ("[3]PETSC ERROR: --- Error Message ---\n[3]PETSC ERROR: Zero pivot\n", "Zero pivot"),
+    (
+        "| Error reading item X. |\n|  ---->  I REFUSE TO CONTINUE WITH THIS SICK JOB |\n",
+        "Error reading item X.",
+    ),
+)
+
+
+@pytest.mark.parametrize(("log", "message"), OWN)
+def test_what_a_program_says_before_it_aborts_is_the_cause(
+    say: Say, log: str, message: str
+) -> None:
+    found = cause(say(log + ABORTED))
+    assert found.title == f"the program ended with an error of its own: {message}"
+    assert found.rank == 3
+
+
+def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(say: Say) -> None:
+    found = cause(say(f"reading the mesh\nthe mesh has no cells, bye\n{ABORTED}"))
+    assert (found.rule, found.rank) == ("mpi-report", 3)
+    assert found.title.endswith("; the last that was said before it: the mesh has no cells, bye")
+    assert cause(say(f"--- ERROR ---\nthe mesh is flat\n{ABORTED}")).title.endswith(
+        "the mesh is flat"
+    )
+
+
+def test_open_mpi_and_ucx_name_the_node_of_a_line(say: Say) -> None:
+    readv = (
+        "[btl_tcp_frag.c:237:mca_btl_tcp_frag_recv] readv failed: Connection reset by peer (104)"
+    )
+    lost = cause(say(f"[n7][[4711,1],3]{readv}\n"))
+    assert (lost.rule, lost.node, lost.rank) == ("gloo-connection-lost", "n7", 3)
+    error = cause(
+        say("[1644123456.12] [n7:4711:0]  tcp_ep.c:1105 UCX  ERROR recv(42) failed: it timed out\n")
+    )
+    assert (error.rule, error.node) == ("ucx-error", "n7")
+    call = "[n7:4711] *** An error occurred in MPI_Recv\n[n7:4711] *** reported by process [36,2]\n"
+    why = cause(say(f"{call}[n7:4711] *** MPI_ERR_TRUNCATE: message truncated\n"))
+    assert (why.node, why.rank, "in MPI_Recv" in why.title) == ("n7", 2, True)
+    none = cause(say("[main2.cpp:4711] UCX  ERROR it failed\n"))
+    assert none.node is None
