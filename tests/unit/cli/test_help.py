@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from clusterkit.cli.frame.main import VERBS, app
+from tests.helpers.command_line import typed_in
 
 
 def _pages() -> Iterator[tuple[str, ...]]:
@@ -22,14 +22,8 @@ def _pages() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("words", list(_pages()), ids=" ".join)
-def test_every_help_is_whole(words: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words, "--help"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"COLUMNS": "80", "PATH": "/usr/bin:/bin"},
-    )
+def test_every_help_is_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = typed_in(tmp_path, *words, "--help")
     assert done.returncode == 0, done.stderr
     assert "Usage: " in done.stdout
     assert "--help" in done.stdout

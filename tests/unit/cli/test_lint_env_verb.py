@@ -10,17 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.command_line import typed_in
 from tests.helpers.paths import ROOT
 
 
-def run(
-    *words: str, cwd: Path, stdin: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "CLUSTERKIT_"))}
+@pytest.fixture(autouse=True)
+def _a_bare_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tuple(os.environ):
+        if name.startswith("NCCL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return typed_in(cwd, "lint-env", *words, **environment)
+
+
+def piped(text: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "clusterkit", "lint-env", *words],
-        cwd=cwd, input=stdin, capture_output=True, text=True, check=False,
-        env={**kept, "HOME": str(cwd), "PYTHONPATH": str(ROOT), **environment},
+        [sys.executable, "-m", "clusterkit", "lint-env", "-", *words],
+        cwd=cwd, input=text, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
@@ -45,7 +55,7 @@ def test_line_ends_of_windows_reach_the_lint(tmp_path: Path) -> None:
 
 
 def test_json_from_stdin(tmp_path: Path) -> None:
-    done = run("-", "--json", cwd=tmp_path, stdin="NCCL_GDR_LEVEL=4\nNCCL_IB_RETRY_CNT=7\n")
+    done = piped("NCCL_GDR_LEVEL=4\nNCCL_IB_RETRY_CNT=7\n", "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert (done.returncode, document["schema"]) == (1, 1)
     first, second = document["findings"]
@@ -58,10 +68,10 @@ def test_json_from_stdin(tmp_path: Path) -> None:
 
 
 def test_notes_alone_are_clean(tmp_path: Path) -> None:
-    done = run("-", cwd=tmp_path, stdin="NCCL_NET_FORCE_FLUSH=1\n")
+    done = piped("NCCL_NET_FORCE_FLUSH=1\n", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 only worth knowing (--verbose)" in done.stdout
-    assert "NCCL106 pass" in run("-", "-v", cwd=tmp_path, stdin="NCCL_NET_FORCE_FLUSH=1\n").stdout
+    assert "NCCL106 pass" in piped("NCCL_NET_FORCE_FLUSH=1\n", "-v", cwd=tmp_path).stdout
 
 
 def test_this_shell_and_its_files(tmp_path: Path) -> None:
@@ -75,9 +85,9 @@ def test_what_the_site_allows(tmp_path: Path) -> None:
     (tmp_path / "clusterkit.yaml").write_text(
         "clusters:\n  a: {kind: slurm, allowed_env: [NCCL_OURS_*]}\n"
     )
-    assert run("-", cwd=tmp_path, stdin="NCCL_OURS_X=1\n").returncode == 1
-    assert run("-", "--cluster", "a", cwd=tmp_path, stdin="NCCL_OURS_X=1\n").returncode == 0
-    assert run("-", "--allow", "NCCL_OURS_X", cwd=tmp_path, stdin="NCCL_OURS_X=1\n").returncode == 0
+    assert piped("NCCL_OURS_X=1\n", cwd=tmp_path).returncode == 1
+    assert piped("NCCL_OURS_X=1\n", "--cluster", "a", cwd=tmp_path).returncode == 0
+    assert piped("NCCL_OURS_X=1\n", "--allow", "NCCL_OURS_X", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -124,9 +134,9 @@ def test_a_shell_that_sets_none_says_so(tmp_path: Path) -> None:
 
 def test_what_was_not_read_as_meant_is_told(tmp_path: Path) -> None:
     script = 'export NCCL_DEBUG="WARN\nexport NCCL_SOKET_IFNAME=eth0\n'
-    done = run("-", cwd=tmp_path, stdin=script)
+    done = piped(script, cwd=tmp_path)
     assert done.returncode == 1
     assert "<stdin>:2: NCCL101 fail NCCL_SOKET_IFNAME=eth0" in done.stdout
     assert "warning: <stdin>: line 1: no end of a quote" in done.stderr
-    document = json.loads(run("-", "--json", cwd=tmp_path, stdin=script).stdout)
+    document = json.loads(piped(script, "--json", cwd=tmp_path).stdout)
     assert [note.startswith("<stdin>: line 1: ") for note in document["notes"]] == [True]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from clusterkit.images import health
 from clusterkit.images.build import Progress, StepState, explain_failure
 from clusterkit.images.catalogue import Variant
 from clusterkit.images.keep import Form, export_command
+from tests.helpers.command_line import typed_in
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -34,10 +34,13 @@ _VERSIONS = """case "$*" in
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs clusterkit with a `docker` of its own, or with none."""
     programs = tmp_path / "bin"
     programs.mkdir()
+    for name in tuple(os.environ):
+        if name.startswith("DOCKER"):
+            monkeypatch.delenv(name)
 
     def call(
         *words: str, docker: str | None = None, **env: str
@@ -47,15 +50,7 @@ def run(tmp_path: Path) -> Run:
             (programs / "docker").chmod(0o755)
         if not (programs / "sh").exists():
             (programs / "sh").symlink_to("/bin/sh")
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("DOCKER")}
-        return subprocess.run(
-            [sys.executable, "-m", "clusterkit", "images", *words],
-            cwd=tmp_path,
-            env={**kept, "PATH": str(programs), **env},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return typed_in(tmp_path, "images", *words, PATH=str(programs), **env)
 
     return call
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from clusterkit.jobs.find import find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, judge
 from clusterkit.jobs.state.load import Job, load_jobs
+from tests.helpers.command_line import typed_in
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
@@ -468,15 +468,7 @@ def start(folder: Path, body: str) -> RunFolder:
 
 
 def ck(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "clusterkit", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+    return typed_in(ROOT, *arguments)
 
 
 def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:

@@ -42,15 +42,7 @@ def desk(tmp_path: Path) -> Path:
 
 
 def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=desk,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return typed_in(desk, *words, **env)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import clusterkit
 from clusterkit.core.data import read_template
 from clusterkit.core.model import NodeOrder
 from clusterkit.launch.rank_layout.placement import near_first
+from tests.helpers.command_line import typed, typed_in
 
 CONFIG = """\
 clusters:
@@ -66,11 +66,8 @@ def test_the_plan_has_ssh_hosts_near_those_that_they_need() -> None:
     """As `clusterkit layout` orders them: the stages of a pipeline behind one switch."""
     assert plan_of(tp=8, pp=2).node_names == tuple(f"n{k}" for k in range(1, 9))
     plan = plan_of(tp=8, pp=2, topology="topology.txt")
-    layout = subprocess.run(
-        [sys.executable, "-m", "clusterkit", "layout", "--tp", "8", "--pp", "2", "--hosts",
-         "n[1-8]", "--topology", "topology.txt", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ("--tp", "8", "--pp", "2", "--hosts", "n[1-8]", "--topology", "topology.txt", "--json")
+    layout = typed("layout", *words)
     assert list(plan.node_names) == json.loads(layout.stdout)["hosts"]
     assert plan.node_names != tuple(f"n{k}" for k in range(1, 9))
     without = plan_of(tp=8, pp=2, topology="topology.txt", exclude="n1", spares=1, requeue=1)
@@ -169,8 +166,5 @@ def test_a_job_file_may_hold_it_and_the_ranks_find_it(desk: Path) -> None:
 
 def test_a_script_may_have_flags_of_these_names(desk: Path) -> None:
     words = ["render", "--stdout", "--framework", "env", "train.py", "--tp", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=desk, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = typed_in(desk, *words)
     assert (done.returncode, done.stderr) == (0, "")

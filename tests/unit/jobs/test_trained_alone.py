@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.command_line import typed_in
 
 ALONE = """\
 if 0:
@@ -37,14 +37,7 @@ def test_ranks_that_each_trained_by_themselves_are_told(
     (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
     (tmp_path / "train.py").write_text(script)
     argv = ["submit", "--cluster", "here", "--framework", "env", "--nodes", "2", "--wait"]
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterkit", *argv, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = typed_in(tmp_path, *argv, "train.py")
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if "trained by itself" in line]
     assert len(told) == (words is not None)

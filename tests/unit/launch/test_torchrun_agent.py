@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.command_line import typed_in
 
 pytestmark = pytest.mark.train
 
@@ -28,15 +27,7 @@ def test_a_job_leaves_only_what_is_asked_for(
     (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
     (tmp_path / "train.py").write_text("print('hello')\n")
     words = ("submit", "--cluster", "here", "--framework", framework, "--wait", *wish, "train.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = typed_in(tmp_path, *words, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in (tmp_path / "tmp").rglob("*.log")) == left
     (log,) = tmp_path.glob("runs/*/logs/node-0.log")
@@ -55,14 +46,7 @@ def test_a_rank_that_ended_well_before_the_one_that_failed_is_named(
     )
     (tmp_path / "train.py").write_text(body)
     words = ("--framework", framework, "--gpus-per-node", "2", "--wait", "train.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterkit", "submit", "--cluster", "here", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = typed_in(tmp_path, "submit", "--cluster", "here", *words)
     told = "rank 0 exited with 1; before it, rank 1 on node-0 had ended with exit code 0"
     assert done.returncode == 1, done.stderr
     assert told in done.stdout + done.stderr
