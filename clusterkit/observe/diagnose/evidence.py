@@ -47,7 +47,8 @@ _HEAD = 1 << 20
 _PROGRESS = re.compile(
     r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
     r" +(\d+)/\d+ \[[\d:]+<"
-    r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+(?:\]| \(\d)"
+    r"|\b(?:epoch|eval|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)"
+    r"/ *\d+(?:\]| \(\d)"
     r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
     r"|^ *(\d+)/\d+ +(?:\[[=>.]|[\u2500\u2501\u2578])"
     r"|\b(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"

@@ -35,6 +35,9 @@ _MOST_ENDINGS = 64
 _LONGEST_FORM = 512
 _TRACEBACK = 1 << 14
 """Bytes before an exception within which its traceback begins."""
+_OF_JAVA = re.compile(r"(?:java|javax|org|com|io|scala|sun)(?:\.\w+){1,12}(?:Exception|Error)\b")
+_LOGGED = re.compile(rb"\bWARN\b|\bINFO\b.*(?i:exception|error|fail)|\bShutdownHookManager\b")
+"""What stands before an exception that was only logged, or that came up as all was over."""
 _MOST_IGNORED = 1 << 13
 """Exceptions of one file that Python ignored, after which all that are near others are some."""
 
@@ -44,6 +47,8 @@ ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT, TRACEBACK)
 ENDS = "*** JOB "
+BEGINNINGS = ("STARTUP_MSG: Starting ", "= Modified FLAGS detected =")
+"""What a daemon of Hadoop or a worker of Paddle prints as it starts, behind what others printed."""
 _ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
 """Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
 STARTS = (
@@ -270,6 +275,8 @@ class Finds:
 
     def _appended(self, text: str) -> bool:
         """Tell whether another run begins, after a launcher has ended the one before."""
+        if any(words in text for words in BEGINNINGS):
+            return True
         start = next((words for words in STARTS if words in text), None)
         if start is None:
             return False
@@ -280,6 +287,8 @@ class Finds:
     def ignores(self, line: Line, offset: int, learnt: re.Pattern[str] | None) -> bool:
         """Tell whether a line ends a traceback of which Python says that it ends nothing else."""
         before = self._between(offset - _TRACEBACK, offset)
+        if _OF_JAVA.match(line.text) and _LOGGED.search(before.rstrip().rpartition(b"\n")[2]):
+            return True
         if not any(words in before for words in IGNORED):
             return False
         if self._ignored >= _MOST_IGNORED:

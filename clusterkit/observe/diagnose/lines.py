@@ -330,7 +330,7 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
     lost = _LOST.match(exception) is not None
     threads = not _OF_PROCESS.search(exception)
     for line in before:
-        if line.startswith(_HEADS) or (threads and _THREAD.search(line)):
+        if any(head in line for head in _HEADS) or (threads and _THREAD.search(line)):
             heads -= 1
             if not heads:
                 return True

@@ -19,6 +19,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterkit.core.text import ESCAPES_IN_BYTES
 from clusterkit.observe.diagnose.hits import (
+    BEGINNINGS,
     ENDINGS,
     ENDS,
     MARKS,
@@ -61,7 +62,7 @@ class Scanner:
         """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
         texts: dict[str, list[Rule | None]] = {
-            mark: [None] for mark in (*MARKS, ENDS, *STARTS, *ENDINGS)
+            mark: [None] for mark in (*MARKS, ENDS, *BEGINNINGS, *STARTS, *ENDINGS)
         }
         for rule in rules:
             for need in rule.needs:

@@ -320,3 +320,23 @@ def test_logs_of_runs_that_went_well_hold_no_failure() -> None:
         != next((rule for start, rule in FAILED.items() if name.startswith(start)), None)
     }
     assert not wrong
+
+
+STAMP = "26/11/22 14:05:02"
+LOGGED = (
+    f"{STAMP} WARN DataNode: IOException in offerService\njava.io.EOFException: it ended\n",
+    f"{STAMP} INFO Server: reading threw exception [x]\njava.io.IOException: it was reset\n",
+    f"{STAMP} ERROR ShutdownHookManager: Exception\njava.io.IOException: Failed to delete: x\n",
+    "java.io.IOException: it failed\nSTARTUP_MSG: Starting DataNode\nit runs\n",
+    "ValueError: no such flag\n====== Modified FLAGS detected ======\nglobal step 1\n",
+    f"12it [00:07,  1.39it/s]--- Logging error ---\n{TRACEBACK}",
+)
+
+
+@pytest.mark.parametrize("log", LOGGED)
+def test_an_exception_that_was_only_logged_or_is_of_an_earlier_run_is_none(
+    say: Say, log: str
+) -> None:
+    assert say(f"{log}{GOOD}").cause is None
+    raised = f"{STAMP} ERROR SparkContext: Error\njava.io.IOException: it failed\n"
+    assert cause(say(f"{log}{raised}")) is not None
