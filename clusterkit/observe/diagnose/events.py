@@ -75,6 +75,8 @@ def events_of(
             rule, near = next(_in_place(holding, hit), (None, {}))
             if rule is None or (source.scheduler and rule.generic):
                 continue
+            if not rule.closing and rules[hit.rules[-1]].closing:
+                continue  # told by the hit of the rule that asks for more than the line
             if _taken_back(rule, hit, scanned.size):
                 continue
             _placed_by(near, hit)

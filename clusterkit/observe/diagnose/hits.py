@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -303,9 +303,12 @@ class Finds:
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
         self._set_apart(hit.offset)
-        if all(rule.closing for rule in rules):
-            self._closing.append(hit)
-            return hit
+        closing = tuple(rule for rule in rules if rule.closing)
+        if closing and all(rule.closing or rule.conditional for rule in rules):
+            last = replace(hit)
+            self._closing.append(last)
+            if len(closing) == len(rules):
+                return last
         rules = [rule for rule in rules if not rule.closing]
         match = rules[0].match(hit.text)
         groups = match.groupdict() if match else {}

@@ -100,6 +100,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
 
 
 _ELSEWHERE = 2
+_LATE = 2
+"""Steps that others may end, or print, after a failure for which they then wait."""
 _FAR = 40
 """Lines before the end from outside that are no more of those that processes print as they go."""
 
@@ -112,6 +114,8 @@ def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:
 
 def _stands_before(event: Event, end: Event) -> bool:
     if event.handled or event.rule.outside or not event.hit.line:
+        return False
+    if steps_after(event.hit).get(event.rank, 0) > _LATE:
         return False
     timed = event.time is not None and end.time is not None
     if timed and _earlier(event, end, MOMENT_S):

@@ -152,6 +152,11 @@ class Rule:
         """The title of any such failure: groups are words in capitals."""
         return _FIELD.sub(lambda name: name[1].upper(), self.title)
 
+    @property
+    def conditional(self) -> bool:
+        """Whether it asks for more than its line."""
+        return bool(self.near or self.frame) or self.compare is not None
+
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
         found = self._search(text)
@@ -185,8 +190,8 @@ class Rule:
 
 _RULE = TypeAdapter(Rule)
 ENGINE_FIELDS = frozenset({"node", "rank", "job", "values", "place", "then", "above", "below"})
-"""Fields that the engine knows itself; `values`: what differs, of `compare: differs`; of rules up
-to GENERIC, `place`: where in the script it was raised, and `then`: which exception that led to;
+"""Fields that the engine knows itself; `values`: what differs, of `compare: differs`; `place`:
+where in the script it was raised; `then`, of rules up to GENERIC: what exception that led to;
 `above`, `below`: what is said just above, and just below a line that tells no `message`."""
 
 

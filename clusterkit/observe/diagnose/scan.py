@@ -42,7 +42,9 @@ from clusterkit.observe.diagnose.rules import Rule
 _CHUNK = 1 << 20
 _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
-_NO_START = re.compile(rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn)")
+_NO_START = re.compile(
+    rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn|no such|not found|unable|cannot|denied)"
+)
 _DATED = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?")
 _SHORTEST_START = 20
 _LONGEST_PIECE = 1 << 16

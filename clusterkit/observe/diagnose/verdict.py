@@ -221,7 +221,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         "job": job,
         "node": event.node or "",
         "rank": "" if event.rank is None else str(event.rank),
-        **(of_traceback(hit) if rule.generic and hit.line else {}),
+        **(of_traceback(hit) if "{place}" in rule.says and hit.line else {}),
         **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
         **({"below": ""} if event.groups.get("message") and not hit.text.endswith(":") else {}),

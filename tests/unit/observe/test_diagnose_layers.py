@@ -130,10 +130,74 @@ def test_the_title_says_what_does_not_fit(say: Say, line: str, rule: str, words:
     assert (found.rule, words in found.title) == (rule, True)
 
 
+LMOD = 'Lmod has detected the following error: The following module(s) are unknown: "x/3"\n'
+CONDA = (
+    "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+)
+
+
 def test_an_unknown_module_after_which_nothing_fails_is_none(say: Say) -> None:
-    unknown = 'Lmod has detected the following error: The following module(s) are unknown: "x/3"\n'
-    assert say(unknown).cause is None
-    assert cause(say(f"{unknown}it ended with exit code 127")).rule == "environment-not-loaded"
+    assert say(LMOD + "reading a file\n" * 9).cause is None
+    assert cause(say(LMOD)).rule == "environment-missing"
+    absent = "environment: line 17: /opt/lmod/libexec/lmod: No such file or directory\n"
+    broken = cause(say(f"{absent}{absent}run.sh: line 8: mpirun: command not found"))
+    assert (broken.rule, "mpirun" in broken.says) == ("environment-not-loaded", True)
+    for failed in ("it ended with exit code 127", "ModuleNotFoundError: No module named 'torch'"):
+        assert cause(say(f"{LMOD}{failed}")).rule == "environment-not-loaded"
+
+
+def test_an_environment_that_is_not_there_is_no_cause_of_what_had_begun(say: Say) -> None:
+    limit = (
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T14:05:02 DUE TO TIME LIMIT ***"
+    )
+    assert cause(say(f"{CONDA}reading a file\n{limit}")).rule == "time-limit"
+    assert "ValueError" in cause(say(f"{CONDA}ValueError: the batch is empty")).title
+
+
+def test_a_module_is_named_that_stands_in_the_next_line(say: Say) -> None:
+    found = cause(
+        say('Lmod has detected the following error:  These module(s) are unknown: \n\n"cuda/3"')
+    )
+    assert "module(s) are unknown" in found.title
+    assert "cuda/3" in found.title
+
+
+UNREAD = "syntax error: unexpected end of file"
+NOBODY = "ConnectionRefusedError: [Errno 111] Connection refused"
+
+
+def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'out/a.json'"
+    frame = '  File "/opt/x/train.py", line 7, in main\n    with open(path, "{}") as file:\n'
+    for mode, rule in (("w", "folder-missing"), ("rb", "file-not-found")):
+        assert cause(say(frame.format(mode) + missing)).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "told"),
+    [
+        (
+            f"run.sh: line 9: my-tool: command not found\nrun.sh: line 47: {UNREAD}",
+            "script-broken",
+            "run.sh: line 47",
+        ),
+        (
+            "warning: cannot set the limit\nthe input device is not a TTY",
+            "container-failed",
+            "not a TTY",
+        ),
+        (
+            f"{NOBODY}\nMaxRetryError: HTTPConnectionPool(host='localhost', port=8097): no",
+            "connection-refused",
+            "localhost port=8097",
+        ),
+        ("sqlite3.OperationalError: disk I/O error", "file-locked", "SQLite"),
+        ("/bin/sh: 1: ./a.out: Text file busy\nmake: *** [all] Error 1", "error-line", "busy"),
+    ],
+)
+def test_the_error_of_a_tool_is_told_and_no_noise(say: Say, log: str, rule: str, told: str) -> None:
+    found = cause(say(log))
+    assert (found.rule, told in f"{found.title} {found.says}") == (rule, True)
 
 
 def test_some_gpus_are_fewer_than_were_asked_for_and_not_none(say: Say) -> None:

@@ -184,7 +184,11 @@ def test_a_checkpoint_of_another_model_shows_what_differs(say: Say) -> None:
     assert found.rule == "checkpoint-mismatch"
     assert found.evidence.after == (MISMATCH,)
     assert "vocabulary" in found.do
-    assert cause(say("EOFError: Ran out of input")).rule == "checkpoint-broken"
+    empty = "EOFError: Ran out of input"
+    frame = '  File "/env/torch/serialization.py", line 7, in _legacy_load'
+    assert cause(say(f"{frame}\n{empty}")).rule == "checkpoint-broken"
+    data = cause(say(f'  File "/opt/x/data.py", line 7, in read\n{empty}'))
+    assert (data.rule, "at /opt/x/data.py:7" in data.says) == ("file-broken", True)
 
 
 def test_the_last_error_of_nccl_is_shown(say: Say) -> None:
