@@ -6,6 +6,7 @@ code; only a line that holds one of them is looked at here.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import re
@@ -57,22 +58,29 @@ _PLENTY = 1 << 15
 """Lines that were all found by the same rules, after which others of these rules are counted."""
 
 
+@functools.lru_cache(maxsize=1)
+def _automaton(rules: tuple[Rule, ...]) -> tuple[dict[bytes, list[Rule | None]], BytesAhoCorasick]:
+    """Return the rules by the texts that they need, None for our own marks, and their automaton.
+
+    It takes longer to make than a log of some megabytes to be read.
+    """
+    texts: dict[bytes, list[Rule | None]] = {
+        mark.encode(): [None] for mark in (*MARKS, ENDS, *BEGINNINGS, *STARTS, *ENDINGS)
+    }
+    for rule in rules:
+        for need in rule.needs:
+            texts.setdefault(need.encode(), []).append(rule)
+    return texts, BytesAhoCorasick(tuple(texts), implementation=Implementation.DFA)
+
+
 class Scanner:
     """Scan files with a set of rules."""
 
     def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
         """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
-        texts: dict[str, list[Rule | None]] = {
-            mark: [None] for mark in (*MARKS, ENDS, *BEGINNINGS, *STARTS, *ENDINGS)
-        }
-        for rule in rules:
-            for need in rule.needs:
-                texts.setdefault(need, []).append(rule)
-        self._needs = tuple(need.encode() for need in texts)
-        self._rules = tuple(texts.values())
-        """The rules that need each of these texts; None stands for our own marks."""
-        self._automaton = BytesAhoCorasick(self._needs, implementation=Implementation.DFA)
+        texts, self._automaton = _automaton(tuple(rules))
+        self._needs, self._rules = tuple(texts), tuple(texts.values())
 
     def scan(self, path: Path, *, start: int = 0) -> Scanned:
         """Return what a file holds from byte `start` on; one that cannot be read says why."""
