@@ -31,7 +31,7 @@ def judge_table(judged: Judged) -> str:
             *lines,
             f"{f'{REPLAY} : {YARDSTICK}':38}{document['ratio']:.2f}",
             f"  ratios of the {len(judged.rounds)} rounds: {in_words(document['ratios'])}",
-            f"  {size}; exactly the {judged.unfit} unfit nodes were named each time",
+            f"  {size}; exactly the {judged.unfit} unhealthy nodes were named each time",
         ]
     )
 

@@ -80,7 +80,7 @@ def require_place(path: Path) -> None:
     """
     with explained(path):
         if path.exists() and not path.is_file():
-            raise UserError(f"cannot write {path}: what is there is no file")
+            raise UserError(f"cannot write {path}: it is not a regular file")
         with _written_beside(path, b"", PRIVATE):
             pass
 

@@ -552,7 +552,7 @@ class Listener:
         threading.Thread(target=self._run, name="clusterkit-peers", daemon=True).start()
 
     def unable_s(self) -> float:
-        """Return for how long in all nobody could be accepted, for want of descriptors or threads.
+        """Return for how long in all nobody could be accepted, out of descriptors or threads.
 
         Silence in that time is no evidence that a node has gone.
         """

@@ -302,7 +302,7 @@ class _EntryReader:
             return
         self._texts[name] = value
         if name == "user" and not is_user_name(value):
-            self._problem(f"{value!r} is no user name", value_at)
+            self._problem(f"{value!r} is not a valid user name", value_at)
 
     def _number(self, name: str, value: str, at: int) -> int:
         match = _NUMBER.fullmatch(value)

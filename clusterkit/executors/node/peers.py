@@ -94,7 +94,7 @@ class PeerConnection:
         self._met: dict[int, float] = {}
         """Who no longer hears the first node, and has said so here, and when."""
         self._is_short = False
-        """Whether the last call went wrong for want of something on this machine."""
+        """Whether the last call went wrong because this machine lacks something."""
         self._member = Member(
             token=nodes.token,
             rank=rank,

@@ -87,7 +87,7 @@ def _wrong(document: Document, index: int, row: Value) -> Iterator[Problem]:
     for key, value in row.items():
         if not KEY.fullmatch(key):
             position = document.key_position((index, key))
-            yield Problem(message=f"{key!r} is no key", hint=_KEY_HINT, position=position)
+            yield Problem(message=f"invalid key {key!r}", hint=_KEY_HINT, position=position)
         elif not isinstance(value, str):
             position = document.value_position((index, key))
             hint = 'write one text or number, "" for an empty one'
@@ -100,7 +100,7 @@ def _table(text: str, source: str) -> list[Mapping[str, str]]:
         lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except csv.Error as error:
         position = position_in(source, text, max(1, reader.line_num), None)
-        raise UserError(f"no CSV: {error}", position=position) from error
+        raise UserError(f"invalid CSV: {error}", position=position) from error
     if not lines:
         return []
     (number, keys), *rows = lines
@@ -108,7 +108,7 @@ def _table(text: str, source: str) -> list[Mapping[str, str]]:
     for key, times in Counter(keys).items():
         if not KEY.fullmatch(key):
             wrong.append(
-                (number, f"{key!r} is no key", f"the first line names the keys: {_KEY_HINT}")
+                (number, f"invalid key {key!r}", f"the first line names the keys: {_KEY_HINT}")
             )
         elif times > 1:
             wrong.append((number, f"{key} stands twice", "one column for each key"))

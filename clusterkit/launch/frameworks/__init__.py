@@ -51,7 +51,7 @@ def load_framework(name: str) -> Framework:
             hint="reinstall the package that provides it",
         ) from error
     if not isinstance(loaded, Framework):
-        raise UserError(f"framework {name!r} ({entry_point.value}) is no clusterkit Framework")
+        raise UserError(f"framework {name!r} ({entry_point.value}) is not a clusterkit Framework")
     return loaded
 
 

@@ -78,7 +78,7 @@ def parse_order(text: str) -> tuple[str, ...]:
     for dimension in dimensions:
         if dimension not in DIMENSIONS:
             raise UserError(
-                f"--order {text}: {dimension!r} is no dimension",
+                f"--order {text}: unknown dimension {dimension!r}",
                 hint=choices_hint(dimension, DIMENSIONS),
             )
         if dimensions.count(dimension) > 1:

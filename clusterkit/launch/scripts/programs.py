@@ -78,7 +78,7 @@ def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:
     starts = f"`--framework {framework}` calls it" if started_by else "the framework starts it"
     if name in WORDS["shells"]:
         starts = "it runs no script of Python"
-    raise UserError(f"{name} is no training script: {starts}", hint=hint, key="script")
+    raise UserError(f"{name} is not a training script: {starts}", hint=hint, key="script")
 
 
 def _without_options(args: Sequence[str], *, program: str) -> list[str]:

@@ -149,7 +149,7 @@ class Head:
             try:
                 connection, _ = server.accept()
                 threading.Thread(target=self.serve_agent, args=(connection,), daemon=True).start()
-            except (OSError, RuntimeError) as error:  # for want of descriptors or threads
+            except (OSError, RuntimeError) as error:  # out of descriptors or threads
                 print(f"clusterkit: mpirun has to wait: {error}", file=sys.stderr, flush=True)
                 time.sleep(1)
 

@@ -138,7 +138,7 @@ def test_an_export_alone_is_on_stdout(run: Run) -> None:
         (("--nodes", "3", "--hosts", "n[1-4]"), "--hosts n[1-3], or --nodes 4"),
         (("--hosts", "n1,n1"), "--hosts names n1 twice"),
         (("--nodes", "2", "--export", "megatrn"), "did you mean 'megatron'?"),
-        (("--nodes", "2", "--order", "tp-qp"), "'qp' is no dimension"),
+        (("--nodes", "2", "--order", "tp-qp"), "unknown dimension 'qp'"),
         (("--nodes", "2", "--topology", "none.txt"), "none.txt"),
         (("--nodes", "2", "--tp", "3"), "--tp 2 or 4, or --nodes 3"),
         (("--nodes", "2", "--gpus-per-node", "0"), "--gpus-per-node is 0"),

@@ -236,7 +236,7 @@ def test_the_number_of_nodes_that_is_hinted_at_divides(n: int, g: int, tp: int, 
         assert found.ranks == n * g
 
 
-@pytest.mark.parametrize(("text", "why"), [("tp-xp", "'xp' is no dimension"), ("tp-tp", "twice")])
+@pytest.mark.parametrize(("text", "why"), [("tp-xp", "unknown dimension 'xp'"), ("tp-tp", "twice")])
 def test_an_order_that_is_none(text: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         parse_order(text)

@@ -209,15 +209,15 @@ def test_yaml_json_and_csv_say_the_same(tmp_path: Path) -> None:
         ("a.yaml", "- {lr: 1}\n- {}", 2, "a job is a mapping"),
         ("a.yaml", "- {lr: 1}\n- {lr: [1, 2]}", 2, "lr has no single value"),
         ("a.yaml", "- {lr: }", 1, "lr has no single value"),
-        ("a.yaml", "- {a b: 1}", 1, "'a b' is no key"),
+        ("a.yaml", "- {a b: 1}", 1, "invalid key 'a b'"),
         ("a.yaml", "- {lr: 1, lr: 2}", 1, "lr"),
         ("a.json", "[{]", 1, "this is not valid JSON"),
         ("a.csv", "", None, "lists no jobs"),
         ("a.csv", "lr,bs\n", None, "lists no jobs"),
         ("a.csv", "lr,bs\n1,2\n3\n", 3, "1 values for 2 keys"),
         ("a.csv", "lr,lr\n1,2\n", 1, "lr stands twice"),
-        ("a.csv", "lr,1\n1,2\n", 1, "'1' is no key"),
-        ("a.csv", 'lr,bs\n"1,2\n', 2, "no CSV"),
+        ("a.csv", "lr,1\n1,2\n", 1, "invalid key '1'"),
+        ("a.csv", 'lr,bs\n"1,2\n', 2, "invalid CSV"),
     ],
 )
 def test_mistakes_in_a_file_are_shown_at_their_line(

@@ -160,7 +160,7 @@ def test_who_was_ended_for_its_memory_is_named(say: Say) -> None:
     assert (found.rule, found.where) == ("slurm-memory-limit", "n2")
     assert "ended task 3 at" in found.says
     found = cause(say("  traceback : Signal 9 (SIGKILL) received by PID 4719"))
-    assert "the process PID 4719 without" in found.says
+    assert "killed the process PID 4719" in found.says
     assert "on the machine where it ran" in found.do
 
 
