@@ -30,15 +30,17 @@ _AROUND = 120
 exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
-_FRAME_AT = re.compile(r'  File "([^"]{1,400})", line (\d{1,7})')
+_FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
 _LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
 """What boxes and pictures have before and behind their words."""
 _SAID_AT_END = re.compile(
-    r"Primary job |MPI_ABORT|a non-zero exit code|processes have sent help|^NOTE"
+    r"Traceback \(|Terminating remaining|Primary job |MPI_ABORT|a non-zero exit code"
+    r"|processes have sent help|^NOTE"
 )
+"""What launchers print of the end, which is no program's last word."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _NO_OTHERS = b"<NO_OTHER_FAILURES>"
 _HEADING = 200

@@ -79,6 +79,8 @@ _OF_MPI = re.compile(
     r"(?::\d{2,10}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
 )
 """What Open MPI and UCX put before what they print themselves."""
+_OF_SPARK = re.compile(r"\(TID \d+\) \((?P<node>[\w.-]+) executor \S+\): ")
+"""The node of a task, as Spark names it where the task was lost."""
 _NOT_OF_MPI = re.compile(rf"{_NO_NODE.pattern}|.*\.(?:cc?|cpp|cu|go|h|hpp|java|rs|scala|[fF]\d\d)$")
 _TWICE = re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception))"
@@ -195,7 +197,9 @@ def _once(text: str) -> str:
 def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:
     """Return the node and the rank that a line without its prefixes names itself."""
     inside = _NCCL.search(text, 0, _STAMP_WITHIN) or _OF_MPI.match(text)
-    if inside is not None and (inside.re is _NCCL or not _NOT_OF_MPI.match(inside["node"])):
+    if (spark := _OF_SPARK.search(text, 0, _STAMP_WITHIN + LONGEST // 8)) is not None:
+        node = spark["node"]
+    elif inside is not None and (inside.re is _NCCL or not _NOT_OF_MPI.match(inside["node"])):
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])

@@ -435,3 +435,31 @@ def test_open_mpi_and_ucx_name_the_node_of_a_line(say: Say) -> None:
     assert (why.node, why.rank, "in MPI_Recv" in why.title) == ("n7", 2, True)
     none = cause(say("[main2.cpp:4711] UCX  ERROR it failed\n"))
     assert none.node is None
+
+
+CLOCK = "26/11/22 14:05:02"
+
+
+def test_a_task_of_spark_names_its_node(say: Say) -> None:
+    task = f"{CLOCK} WARN TaskSetManager: Lost task 1.0 in stage 3.0 (TID 9) (n7 executor 2): "
+    full = cause(say(f"{task}java.io.IOException: No space left on device\n"))
+    assert (full.rule, full.node) == ("disk-full", "n7")
+
+
+def test_the_message_below_an_exception_of_tensorflow_is_told(say: Say) -> None:
+    trace = "\n\nDetected at node 'a/b' defined at (most recent call last):\n"
+    code = '    File "train.py", line 7, in <module>\n      model.fit(x)\n'
+    error = "tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:"
+    found = cause(
+        say(f"{error}{trace}{code}Node: 'a/b'\nthe shapes differ\n\t [[{{{{node a/b}}}}]]\n")
+    )
+    assert found.title == "an operation of TensorFlow failed: the shapes differ"
+
+
+def test_where_native_code_crashed_is_told(say: Say) -> None:
+    trace = "#0  0x7f2d7c in ???\n#1  0x40153a in step_\n\tat /src/step.f90:12\n"
+    start = "\nBacktrace for this error:\n"
+    found = cause(say(f"Program received signal SIGSEGV: Segmentation fault - x.\n{start}{trace}"))
+    assert found.title == "a process crashed (segmentation fault) at /src/step.f90:12"
+    found = cause(say(f"Program received signal SIGFPE: x.\n{start}{trace}"))
+    assert found.title == "a process aborted (SIGFPE): /src/step.f90:12"
