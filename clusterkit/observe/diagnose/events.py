@@ -12,6 +12,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.observe.diagnose.evidence import (
     good_after,
+    left_behind,
     lines_after,
     lines_around,
     next_run,
@@ -105,7 +106,18 @@ def events_of(
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
     if all(event.rule.closing or event.handled for event in events):  # none tells of a failure
         events = [event for event in events if not event.rule.closing or _ends(event)]
-    return _without_side_steps(handled_by_all(events))
+    sizes = {scanned.file: scanned.size for _, scanned in found}
+    return _without_side_steps(_of_the_last_run(handled_by_all(events), sizes))
+
+
+def _of_the_last_run(events: Sequence[Event], sizes: Mapping[Path, int]) -> tuple[Event, ...]:
+    """Take what an earlier run in the same file has ended with for no failure of the last."""
+    last: dict[Path, Hit] = {}
+    for hit in (event.hit for event in events if not event.handled and event.hit.line):
+        if hit.file not in last or hit.last > last[hit.file].last:
+            last[hit.file] = hit
+    ended = {file for file, hit in last.items() if left_behind(hit, sizes[file])}
+    return tuple(replace(e, handled=e.handled or e.hit.file in ended) for e in events)
 
 
 def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:

@@ -70,6 +70,9 @@ _BAD = re.compile(
 _SIDE_STEP_UNTIL = 50
 _MANY = 300
 """Good lines after which what had failed among the first ones was no part of the job."""
+_LATER = 150
+"""Good lines after an exception that are of a later process: the one that raised it has ended."""
+_LAST = 10
 WENT_ON = 5
 """Different steps that nobody takes after what ended a job: others stop at the next collective."""
 
@@ -250,11 +253,26 @@ def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
 
 def side_step(hit: Hit) -> bool:
     """Tell whether a line among the first of a file is followed by hundreds of good ones."""
-    if not 0 < hit.line <= _SIDE_STEP_UNTIL:
-        return False
+    return 0 < hit.line <= _SIDE_STEP_UNTIL and _many_good_after(hit)
+
+
+def _many_good_after(hit: Hit, many: int = _MANY) -> bool:
     part = read_part(hit.file, hit.excerpts, hit.last, _HEAD).replace(b"\r", b"\n")
-    good = (raw for raw in part.split(b"\n")[1:] if not _BAD.search(read_line(raw).text))
-    return sum(1 for _ in islice(good, _MANY)) == _MANY
+    lines = (read_line(raw).text for raw in part.split(b"\n")[1:])
+    good = (line for line in lines if not (line.startswith("wandb: ") or _BAD.search(line)))
+    return sum(1 for _ in islice(good, many)) == many
+
+
+def left_behind(hit: Hit, size: int) -> bool:
+    """Tell whether the program was started again after an exception that nobody's rank is of.
+
+    Whoever raised it says no more; hundreds of good lines after it, up to the end of a file of
+    `size` bytes, are of a later run.
+    """
+    if hit.rank is not None or not raised_in(hit) or not _many_good_after(hit, _LATER):
+        return False
+    last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)[-_LAST:]
+    return not any(_BAD.search(line) for line in last)
 
 
 def good_after(hit: Hit) -> int:

@@ -340,3 +340,13 @@ def test_an_exception_that_was_only_logged_or_is_of_an_earlier_run_is_none(
     assert say(f"{log}{GOOD}").cause is None
     raised = f"{STAMP} ERROR SparkContext: Error\njava.io.IOException: it failed\n"
     assert cause(say(f"{log}{raised}")) is not None
+
+
+def test_an_exception_of_an_earlier_run_in_the_same_file_is_none_of_the_last(say: Say) -> None:
+    raised = TRACEBACK.replace("ModuleNotFoundError: No module named 'triton'", "KeyError: 'x'")
+    later = "reading the next picture\n" * 200
+    assert cause(say(raised + later)) is None
+    for log in (raised + later[:2000], f"{raised}{later}{SIDE}", f"{later}{raised}"):
+        assert cause(say(log)) == ("python-exception", None)
+    ranked = "".join(f"[rank3]: {line}\n" for line in raised.splitlines())
+    assert cause(say(ranked + later)) == ("python-exception", 3)
