@@ -102,8 +102,8 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Peer
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
     for module in (calls, coordinator):
         monkeypatch.setattr(module, "SILENCE_S", 2.0)
+        monkeypatch.setattr(module, "START_TIMEOUT_S", 3.0)
     monkeypatch.setattr(calls, "HEAD_SILENCE_S", 4.0)
-    monkeypatch.setattr(calls, "START_TIMEOUT_S", 3.0)
     layout = SshLayout(
         job_id=f"ssh-{tmp_path.name}", names=NAMES, slots=(1,) * 4, tasks=4,
         least=2, ports=next_range(), token="f" * 32, command=("true",), logs=str(tmp_path),
