@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from docs.generate.page import Page, blocks, code, fenced, table
 from docs.generate.verbs import commands
+from tests.helpers.command_line import typed_in
 
 DATA = "docs/pictures/data"
 _JOB = ("--cluster", "local", "--framework", "torchrun", "--nodes", "2", "examples/train_ddp.py")
@@ -81,13 +80,11 @@ _LEGEND = (
 
 def pages(root: Path) -> Iterator[Page]:
     """Yield the one page of this module."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(lambda words: document(root, words), COMMANDS.values())
-        sections = tuple(
-            part
-            for name, words, whole in zip(COMMANDS, COMMANDS.values(), found, strict=True)
-            for part in _section(name, words, whole)
-        )
+    sections = tuple(
+        part
+        for name, words in COMMANDS.items()
+        for part in _section(name, words, document(root, words))
+    )
     yield Page(
         path="reference/json.md",
         text=blocks(
@@ -114,16 +111,10 @@ def document(root: Path, words: Sequence[str]) -> dict[str, Any]:
         RuntimeError: it printed no document.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERKIT_")}
-    with tempfile.TemporaryDirectory() as home:
-        done = subprocess.run(
-            # Before what belongs to the script of a job.
-            [sys.executable, "-m", "clusterkit", words[0], *_with_json(words)],
-            cwd=root,
-            env={**kept, "HOME": home, "XDG_CONFIG_HOME": home},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+    with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, kept, clear=True):
+        # Before what belongs to the script of a job.
+        argv = (words[0], *_with_json(words))
+        done = typed_in(root, *argv, HOME=home, XDG_CONFIG_HOME=home)
     try:
         found: dict[str, Any] = json.loads(done.stdout.replace(str(root), _FOLDER))
     except ValueError as error:
