@@ -192,6 +192,15 @@ def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> Non
             "localhost port=8097",
         ),
         ("sqlite3.OperationalError: disk I/O error", "file-locked", "SQLite"),
+        ("run.sh: 5: run.sh: Syntax error: redirection unexpected", "script-broken", "dash"),
+        ("zsh: permission denied: ./run.sh", "permission-denied", "./run.sh"),
+        (
+            "bash: ./run.sh: /bin/bash: bad interpreter: Permission denied",
+            "permission-denied",
+            "run",
+        ),
+        ("OSError: Cannot save file into a non-existent directory: 'out'", "folder-missing", "out"),
+        ("sbatch: fatal: Unable to process configuration file", "slurm-step-failed", "config"),
         ("/bin/sh: 1: ./a.out: Text file busy\nmake: *** [all] Error 1", "error-line", "busy"),
     ],
 )
