@@ -33,12 +33,12 @@ _FRAME = 12
 _FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
 _LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
-_OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source file: |MPI rank: |Image {6})")
+_OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
 """What boxes and pictures have before and behind their words."""
 _SAID_AT_END = re.compile(
     r"Traceback \(|Terminating remaining|Primary job |MPI_ABORT|a non-zero exit code"
-    r"|processes have sent help|^NOTE"
+    r"|processes have sent help|^NOTE|[Ww]arning|no version information"
 )
 """What launchers print of the end, which is no program's last word."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
@@ -166,8 +166,13 @@ def words_around(hit: Hit) -> Mapping[str, str]:
             below.append(_said(line))
     return {
         "above": next((said for said in above if said and not _SAID_AT_END.search(said)), ""),
-        "below": next(filter(None, below), ""),
+        "below": " ".join(islice(filter(None, below), 2 if _announces(below) else 1)),
     }
+
+
+def _announces(below: Iterable[str]) -> bool:
+    """Tell whether the first that is said is of the next: `Can not open file:`."""
+    return next(filter(None, below), "").endswith(":")
 
 
 def _said(line: str) -> str:

@@ -79,7 +79,7 @@ _OF_MPI = re.compile(
     r"(?::\d{2,10}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
 )
 """What Open MPI and UCX put before what they print themselves."""
-_OF_SPARK = re.compile(r"\(TID \d+\) \((?P<node>[\w.-]+) executor \S+\): ")
+_OF_SPARK = re.compile(r"\(TID \d+(?:\) \(|, )(?P<node>[\w.-]+)(?:,? executor \w+)?\): ")
 """The node of a task, as Spark names it where the task was lost."""
 _NOT_OF_MPI = re.compile(rf"{_NO_NODE.pattern}|.*\.(?:cc?|cpp|cu|go|h|hpp|java|rs|scala|[fF]\d\d)$")
 _TWICE = re.compile(
