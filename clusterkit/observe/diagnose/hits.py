@@ -51,8 +51,9 @@ BEGINNINGS = ("STARTUP_MSG: Starting ", "= Modified FLAGS detected =", "init ncc
 """What a daemon of Hadoop or a worker of Paddle prints as it starts, behind what others printed."""
 _ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
 """Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
+_BY_HAND = "nohup: ignoring input"
 STARTS = (
-    "nohup: ignoring input",
+    _BY_HAND,
     "Setting OMP_NUM_THREADS environment variable for each process",
     "The following values were not passed to `accelerate launch`",
     ":main] cmd = ",
@@ -282,7 +283,11 @@ class Finds:
             return False
         again = start in self._starts
         self._starts.add(start)
-        return again and any(_REPORTS.intersection(hit.rules) for hit in self._hits.values())
+        found = self._hits.values()
+        if not again or not found:
+            return False
+        reported = any(_REPORTS.intersection(hit.rules) for hit in found)
+        return reported or (start == _BY_HAND and all(hit.rank is None for hit in found))
 
     def ignores(self, line: Line, offset: int, learnt: re.Pattern[str] | None) -> bool:
         """Tell whether a line ends a traceback of which Python says that it ends nothing else."""

@@ -325,3 +325,5 @@ def test_of_runs_appended_to_one_file_the_last_is_told(say: Say, banner: str) ->
     )
     assert cause(say(first + last)) == ("cuda-out-of-memory", None)
     assert cause(say(banner + first + last.replace(banner, ""))) == ("module-missing", None)
+    by_hand = (first + last).replace(report, "").replace(banner, "nohup: ignoring input\n")
+    assert cause(say(by_hand)) == ("cuda-out-of-memory", None)

@@ -222,3 +222,11 @@ def test_what_is_printed_once_is_of_the_only_rank_that_failed(
     cause = say(log).cause
     assert cause is not None
     assert (cause.rule, cause.rank, cause.node) == ("python-exception", rank, rank and "n2")
+
+
+def test_a_summary_of_the_job_hides_no_error_before_it(say: Say) -> None:
+    summary = "Job ID: 7\nState: FAILED (exit code 1)\n" + "Cores: 8\n" * 12
+    found = say(f"run.sh: line 14: /usr/bin/python: Argument list too long\n{summary}")
+    assert "Argument list too long" in told(found)
+    done = summary.replace("FAILED (exit code 1)", "COMPLETED (exit code 0)")
+    assert say(f"run.sh: line 14: ls: Argument list too long\n{done}").cause is None
