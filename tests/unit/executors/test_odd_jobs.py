@@ -18,6 +18,7 @@ from clusterkit.core import processes
 from clusterkit.executors import submit_plan
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers.command_line import typed_in
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
 MIB = 1 << 20
@@ -37,9 +38,9 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs = folder / "runs"
-        config = folder / "clusterkit.yaml"
-        config.write_text(f"clusters:\n  mine: {{kind: local, run_dir: {self.runs}}}\n")
-        self.environment = {**os.environ, "CLUSTERKIT_CONFIG_FILE": str(config), "COLUMNS": "80"}
+        self.config = folder / "clusterkit.yaml"
+        self.config.write_text(f"clusters:\n  mine: {{kind: local, run_dir: {self.runs}}}\n")
+        self.environment = {**os.environ, "CLUSTERKIT_CONFIG_FILE": str(self.config)}
         self.started: list[RunFolder] = []
 
     def start(self, body: str) -> RunFolder:
@@ -55,14 +56,19 @@ class Desk:
         await_true(lambda: all(run.log(k).exists() and run.log(k).stat().st_size for k in (0, 1)))
         return run
 
-    def ck(self, *words: str, ahead_s: float = 0.0) -> subprocess.CompletedProcess[str]:
+    def ck(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return typed_in(self.folder, *words, CLUSTERKIT_CONFIG_FILE=str(self.config))
+
+    def client(self, *words: str, ahead_s: float = 0.0) -> subprocess.CompletedProcess[str]:
+        """Run the same in a process of its own, by whose clock it is later."""
         argv = [sys.executable, "-c", AN_HOUR_OFF, str(ahead_s), *words]
         return subprocess.run(
             argv, env=self.environment, capture_output=True, text=True, check=False, timeout=60
         )
 
     def state(self, run: RunFolder, *, ahead_s: float = 0.0) -> str:
-        said = self.ck("status", run.run_id, "--json", ahead_s=ahead_s)
+        words = ("status", run.run_id, "--json")
+        said = self.client(*words, ahead_s=ahead_s) if ahead_s else self.ck(*words)
         state: str = json.loads(said.stdout)["state"]
         return state
 
@@ -114,7 +120,7 @@ def test_output_in_another_encoding_comes_through_every_verb(desk: Desk) -> None
     assert "  | gr\ufffdn \ufffd\ufffd   red" in waited.stderr.splitlines()
     text = json.loads(desk.ck("logs", run.run_id, "--json").stdout)["nodes"][0]["text"]
     assert text.startswith("gr\ufffdn")
-    followed = desk.ck("logs", "-f", run.run_id)
+    followed = desk.client("logs", "-f", run.run_id)
     assert followed.returncode == 1
     assert "gr\ufffdn" in followed.stdout
 
@@ -169,7 +175,7 @@ def test_a_damaged_submission_is_named_and_hides_no_other_job(desk: Desk) -> Non
 def test_clients_that_cancel_at_once_agree(desk: Desk) -> None:
     run = desk.running("trap '' TERM; sleep 300")
     with ThreadPoolExecutor(3) as pool:
-        ended = list(pool.map(lambda _: desk.ck("cancel", run.run_id), range(3)))
+        ended = list(pool.map(lambda _: desk.client("cancel", run.run_id), range(3)))
     assert [done.returncode for done in ended] == [0, 0, 0], ended
     assert desk.state(run) == "cancelled"
     assert not left(run)
@@ -185,8 +191,8 @@ def test_clients_whose_clocks_are_an_hour_off(
         run = desk.running("sleep 3; exit $((CK_NODE_RANK * 3))")
         stopped = desk.running("sleep 300")
     assert desk.state(stopped, ahead_s=-ahead_s) == "running"
-    assert desk.ck("wait", run.run_id, ahead_s=-ahead_s).returncode == 1
+    assert desk.client("wait", run.run_id, ahead_s=-ahead_s).returncode == 1
     assert desk.state(run) == "failed"
-    assert desk.ck("cancel", stopped.run_id, ahead_s=ahead_s).returncode == 0
+    assert desk.client("cancel", stopped.run_id, ahead_s=ahead_s).returncode == 0
     assert desk.state(stopped) == "cancelled"
     assert not left(stopped)
