@@ -28,6 +28,7 @@ from clusterkit.jobs.watch import cancel
 from clusterkit.observe.bench.scaling.measure import MeasureOptions, measure
 from clusterkit.observe.bench.scaling.rates import Bounds
 from clusterkit.observe.bench.scaling.result import Ladder, Size, ladder
+from tests.helpers.command_line import typed_in
 
 SCRIPT = """
 import os, sys, time
@@ -63,11 +64,13 @@ class Bench:
         config.write_text(f"clusters:\n  here: {{kind: local, run_dir: {self.runs}}}\n")
         self.environment = {**os.environ, "CLUSTERKIT_CONFIG_FILE": str(config)}
 
+    def words(self, *words: str, script: str = "") -> list[str]:
+        begin = ["bench", "scaling", "--cluster", "here", "--framework", "env", "--steps", "20"]
+        return [*begin, "--warmup", "4", *words, "train.py", *script.split()]
+
     def start(self, *words: str, script: str = "") -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "clusterkit", "bench", "scaling", "--cluster", "here"]
-        argv += ["--framework", "env", "--steps", "20", "--warmup", "4", *words, "train.py"]
         return subprocess.Popen(
-            [*argv, *script.split()],
+            [sys.executable, "-m", "clusterkit", *self.words(*words, script=script)],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -76,9 +79,8 @@ class Bench:
         )
 
     def run(self, *words: str, script: str = "") -> tuple[int, str, str]:
-        client = self.start(*words, script=script)
-        out, err = client.communicate(timeout=300)
-        return client.returncode, out, err
+        done = typed_in(self.folder, *self.words(*words, script=script), **self.environment)
+        return done.returncode, done.stdout, done.stderr
 
     def ladder(self, monkeypatch: pytest.MonkeyPatch, script: str = "") -> Ladder:
         monkeypatch.chdir(self.folder)
