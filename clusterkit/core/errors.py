@@ -108,8 +108,8 @@ def _locate(position: Position, key: str | None) -> list[str]:
     if position.text is not None and position.line is not None:
         gutter = f"{position.line} | "
         # A file may hold terminal escape sequences; each becomes one harmless character.
-        shown = "".join(char if char.isprintable() else " " for char in position.text)
-        lines.append(gutter + _shortened(shown))
+        shown = "".join(c if c.isprintable() else " " for c in _shortened(position.text))
+        lines.append(gutter + shown)
         if position.column is not None and position.column <= _LONGEST:
             lines.append(" " * (len(gutter) - 2) + "| " + " " * (position.column - 1) + "^")
     return lines
