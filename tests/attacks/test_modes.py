@@ -19,6 +19,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, ShareRuns
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.ssh.inbox import Inbox, NotWritten
 from clusterkit.executors.submitit_job import dump_private, load_own
+from tests.helpers.command_line import typed_in
 
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -31,12 +32,12 @@ def submit(folder: Path, *, umask: int, share: str = "none", script: str) -> Pat
     (folder / "clusterkit.yaml").write_text(
         f"clusters: {{local: {{run_dir: {folder}/new/runs, share_runs: {share}}}}}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "clusterkit", "submit", "--cluster", "local", "--framework",
-         "env", "--nodes", "2", "--preflight", "off", "--wait", "train.py"],
-        cwd=folder, env={**os.environ, "PATH": PATH, "HOME": str(folder)}, umask=umask,
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    words = ("--framework", "env", "--nodes", "2", "--preflight", "off", "--wait", "train.py")
+    before = os.umask(umask)
+    try:
+        done = typed_in(folder, "submit", "--cluster", "local", *words, PATH=PATH, HOME=str(folder))
+    finally:
+        os.umask(before)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "new" / "runs").iterdir()
     return run
