@@ -47,8 +47,14 @@ ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT, TRACEBACK)
 ENDS = "*** JOB "
-BEGINNINGS = ("STARTUP_MSG: Starting ", "= Modified FLAGS detected =", "init nccl context nranks: ")
-"""What a daemon of Hadoop or a worker of Paddle prints as it starts, behind what others printed."""
+BEGINNINGS = (
+    "STARTUP_MSG: Starting ",
+    "= Modified FLAGS detected =",
+    "init nccl context nranks: ",
+    "Started a local Ray instance",
+    "SparkContext: Running Spark version ",
+)
+"""What a program prints once as it starts: what stands before is of an earlier run."""
 _ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
 """Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
 _BY_HAND = "nohup: ignoring input"

@@ -169,6 +169,8 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
         groups = match.groupdict() if match is not None else {}
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
             break
+        if rank is not None and _BARE.match(match[0]):
+            break  # `[0]<stderr>:1: [w]` tells of another rank
         node = groups.get("node") or node
         local = groups.get("local") or local
         if groups.get("rank"):

@@ -463,3 +463,20 @@ def test_where_native_code_crashed_is_told(say: Say) -> None:
     assert found.title == "a process crashed (segmentation fault) at /src/step.f90:12"
     found = cause(say(f"Program received signal SIGFPE: x.\n{start}{trace}"))
     assert found.title == "a process aborted (SIGFPE): /src/step.f90:12"
+
+
+def test_only_the_last_run_of_ray_or_spark_in_a_log_counts(say: Say) -> None:
+    start = "INFO worker.py:1509 -- Started a local Ray instance.\n"
+    failed = "ray.tune.error.TuneError: ('Trials did not complete', [a])\n"
+    found = cause(say(f"{start}{failed}{start}KeyError: 'lr'\n"))
+    assert "KeyError" in found.title
+    spark = f"{CLOCK} INFO SparkContext: Running Spark version 3.5.1\n"
+    assert "KeyError" in cause(say(f"{spark}{failed}{spark}KeyError: 'lr'\n")).title
+
+
+def test_missing_ranks_of_horovod_and_versions_of_ray_are_named(say: Say) -> None:
+    stall = "tensors were submitted to be reduced, gathered or broadcasted by subset of ranks\n"
+    missing = "[0]<stderr>:Missing ranks:\n[0]<stderr>:1: [w]\n[0]<stderr>:3: [w]\n"
+    assert cause(say(f"[0]<stderr>:{stall}{missing}")).title.endswith("(missing: 1, 3)")
+    ray = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.7.0\n"
+    assert cause(say(f"{ray}This process:\n    Ray: 2.6.3\n")).title.endswith("2.7.0, Ray: 2.6.3")
