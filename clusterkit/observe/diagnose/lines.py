@@ -42,7 +42,7 @@ _PREFIXES = tuple(
         rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
         rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
         rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,999}}\] ?{_AFTER_BAR}",  # tqdm
-        r"(?!slurmstepd-)(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh
+        r"(?!slurmstepd-)(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S|  File \"|    \S)",  # pdsh
     )
 )
 _NO_NODE = re.compile(
@@ -62,11 +62,15 @@ _SEVERE = re.compile(r"\"(?:level|level_?name|severity)\": ?\"(?i:error|critical
 _BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
 _NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
 _FEWEST_STEPS = 3
+_CLOCK = (
+    r"\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?"
+)
+_DATED = re.compile(rf"{_CLOCK}(?= |$)")
 _STAMP = re.compile(
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,6}\]<std)|"
-    r"(?: {0,4}\| )?\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
-    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?"
-    r"(?: std(?:out|err) [FP])?(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
+    rf"(?: {{0,4}}\| )?{_CLOCK}"
+    r"(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
     rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE}))"
 )
 """A time that a tool put before the prefix of a rank: horovodrun, ts, kubectl, containerd, others.
@@ -140,6 +144,13 @@ class Learnt:
         self._shapes: dict[str, None] = {}
         self.pattern: re.Pattern[str] | None = None
 
+    def learn_times(self, head: bytes) -> None:
+        """Take a time for a prefix where a tool put one before each line of a log's beginning."""
+        lines = [line for raw in head.splitlines() if (line := clean(raw))]
+        if lines and all(map(_DATED.match, lines)):
+            self._shapes[f"{_CLOCK} "] = None
+            self.pattern = re.compile(f"{_CLOCK} ")
+
     def learn(self, text: str) -> None:
         """Take what is before a traceback's head for a prefix; its numbers differ by line."""
         prefix = re.split(r"\[[Rr]ank:? ?\d|Traceback \(", text, maxsplit=1)[0]
@@ -166,6 +177,7 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
         match = next((m for prefix in _PREFIXES if (m := prefix.match(text))), None)
         if match is None and learnt is not None and (match := learnt.match(text)) is not None:
             learnt = None
+            stamp = stamp or match[0].strip()
         groups = match.groupdict() if match is not None else {}
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
             break

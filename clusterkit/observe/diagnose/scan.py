@@ -92,6 +92,7 @@ class Scanner:
                     if offset == start:
                         finds.steps = counts_steps(chunk[:_HEAD])
                         finds.first = _first_line(chunk[:_HEAD])
+                        finds.learnt.learn_times(chunk[:_HEAD].rpartition(b"\n")[0] or chunk)
                     finds.recent.append((offset, chunk))
                     self._chunk(chunk, offset, finds)
         except NotALogError as error:

@@ -230,3 +230,18 @@ def test_a_summary_of_the_job_hides_no_error_before_it(say: Say) -> None:
     assert "Argument list too long" in told(found)
     done = summary.replace("FAILED (exit code 1)", "COMPLETED (exit code 0)")
     assert say(f"run.sh: line 14: ls: Argument list too long\n{done}").cause is None
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-11-22T10:00:0{}.123Z ", "[2026-11-22 10:00:0{}] ", "Nov 22 10:00:0{} "]
+)
+def test_a_time_before_each_line_hides_nothing(say: Say, time: str) -> None:
+    for lines in (
+        ("loading", "run.sh: line 47: syntax error: unexpected end of file"),
+        ("Lmod has detected the following error: no x/3", "", "run.sh: line 9: nn: not found"),
+    ):
+        plain = say("\n".join(lines))
+        dated = say("\n".join(f"{time.format(n)}{line}" for n, line in enumerate(lines)))
+        assert told(dated) == told(plain)
+        assert dated.cause is not None
+        assert dated.cause.time is not None
