@@ -32,11 +32,16 @@ LABS = {
     "ssh": re.compile(r"tests/lab/test_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
     "lab": re.compile(r"tests/lab/"),
     "site": re.compile(r"tests/unit/docs/test_docs_site"),
+    "torch": re.compile(
+        r"tests/unit/(core/test_hostfile|estimate/test_estimate_(launch|memory_torch|peers)"
+        r"|launch/test_(framework_accelerate|layout\.|script_joining)|observe/test_diagnose_scripts)"
+    ),
     "wheel": re.compile(r"tests/unit/transport/test_wheel"),
 }
 """Tests that run one after the other, each part on a practice cluster of its own, on a Docker
-engine, or on what is built once. More clusters at once are no faster on two cores: jobs wait for
-processors, and miss times. Who waits for the site, or builds one more wheel, tests nothing."""
+engine, or on what is built or imported once. More clusters at once are no faster on two cores: jobs
+wait for processors, and miss times. Who waits for the site, builds one more wheel, or imports torch
+and deepspeed in one more process, tests nothing."""
 
 
 def pytest_configure() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,140 +13,34 @@ from clusterkit.estimate.shapes import ModelShape
 from tests.helpers.needs import module
 from tests.unit.estimate.test_estimate_communication import setup
 
-torch = module("torch")
-TorchDispatchMode = module("torch.utils._python_dispatch").TorchDispatchMode
-nn, functional = torch.nn, torch.nn.functional
-
-HIDDEN, HEADS = 256, 8
-Tensor = Any
-
-
-class RMSNorm(nn.Module):  # type: ignore[name-defined]
-    """As transformers and litgpt write it: in fp32, cast back at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(HIDDEN))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
-        return (wide * self.weight.float()).to(x.dtype)
-
-
-def heads_of(x: Tensor, heads: int) -> Tensor:
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
-
-
-class LlamaBlock(nn.Module):  # type: ignore[name-defined]
-    """Grouped-query attention with keys repeated for all heads, rotary positions, SwiGLU."""
-
-    def __init__(self, kv_heads: int, ffn: int) -> None:
-        super().__init__()
-        width = HIDDEN // HEADS * kv_heads
-        self.kv_heads = kv_heads
-        self.norms = nn.ModuleList([RMSNorm(), RMSNorm()])
-        sizes = [(HIDDEN, HIDDEN), (HIDDEN, width), (HIDDEN, width), (HIDDEN, HIDDEN)]
-        sizes += [(HIDDEN, ffn), (HIDDEN, ffn), (ffn, HIDDEN)]
-        self.products = nn.ModuleList([nn.Linear(a, b, bias=False) for a, b in sizes])
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value, out, gate, up, down = self.products
-        y = self.norms[0](x)
-        cosine = torch.ones(x.shape[1], HIDDEN // HEADS, dtype=x.dtype)
-        q = heads_of(query(y), HEADS) * cosine.to(torch.bfloat16)
-        k = heads_of(key(y), self.kv_heads) * cosine.to(torch.bfloat16)
-        v = heads_of(value(y), self.kv_heads)
-        if self.kv_heads != HEADS:
-            k, v = (t.repeat_interleave(HEADS // self.kv_heads, 1) for t in (k, v))
-        z = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + out(z.transpose(1, 2).reshape(x.shape))
-        y = self.norms[1](x)
-        return x + down(functional.silu(gate(y)) * up(y))
-
-
-class GptBlock(nn.Module):  # type: ignore[name-defined]
-    """GPT-2 without dropout: one product for query, key and value."""
-
-    def __init__(self, ffn: int) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)])
-        sizes = [(HIDDEN, 3 * HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, ffn), (ffn, HIDDEN)]
-        self.products = nn.ModuleList([nn.Linear(a, b) for a, b in sizes])
-
-    def forward(self, x: Tensor) -> Tensor:
-        joined, out, wide, narrow = self.products
-        parts = joined(self.norms[0](x)).split(HIDDEN, -1)
-        q, k, v = (heads_of(part, HEADS) for part in parts)
-        z = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + out(z.transpose(1, 2).reshape(x.shape))
-        return x + narrow(functional.gelu(wide(self.norms[1](x))))
-
-
-def saved_bytes(block: Any, tokens: int, *, autocast: bool) -> int:
-    """Return the bytes of all storages that the forward pass keeps, parameters left out."""
-    kept: dict[int, Tensor] = {}
-    own = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    dtype = torch.float32 if autocast else torch.bfloat16
-    x = torch.randn(1, tokens, HIDDEN, dtype=dtype, requires_grad=True)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
-    ):
-        block(x)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-
-
-SHAPES: Mapping[str, tuple[Callable[[], Any], Mapping[str, Any]]] = {
-    "llama": (lambda: LlamaBlock(kv_heads=2, ffn=896), {"kv_heads": 2, "ffn": 896}),
-    "llama without groups": (lambda: LlamaBlock(kv_heads=8, ffn=704), {"ffn": 704}),
-    "gpt": (lambda: GptBlock(ffn=1024), {"ffn": 1024, "gated": False}),
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"kv_heads": 2, "ffn": 896},
+    "llama without groups": {"ffn": 704},
+    "gpt": {"ffn": 1024, "gated": False},
 }
+
+
+@pytest.fixture(scope="module")
+def blocks() -> Any:
+    module("torch")  # here, as who only reads this file needs no seconds of a processor for it
+    return module("tests.helpers.estimate_blocks")
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_block_keeps_what_the_closed_form_says(name: str, *, autocast: bool) -> None:
-    make, changes = SHAPES[name]
-    block = make() if autocast else make().bfloat16()
+def test_a_block_keeps_what_the_closed_form_says(blocks: Any, name: str, *, autocast: bool) -> None:
+    block = blocks.MAKE[name]()
+    block = block if autocast else block.bfloat16()
     # Between two lengths, so that copies of weights drop out.
-    long, short = (saved_bytes(block, tokens, autocast=autocast) for tokens in (512, 256))
-    usual: dict[str, Any] = {"kv_heads": HEADS, "gated": True}
+    long, short = (blocks.saved_bytes(block, tokens, autocast=autocast) for tokens in (512, 256))
+    usual: dict[str, Any] = {"kv_heads": blocks.HEADS, "gated": True}
     shape = ModelShape(
-        name=name, layers=1, hidden=HIDDEN, heads=HEADS, head_dim=HIDDEN // HEADS, vocab=1000,
-        **(usual | dict(changes)),
+        name=name, layers=1, hidden=blocks.HIDDEN, heads=blocks.HEADS,
+        head_dim=blocks.HIDDEN // blocks.HEADS, vocab=1000, **(usual | dict(SHAPES[name])),
     )  # fmt: skip
     precision = Precision.AMP_BF16 if autocast else Precision.PURE_BF16
     one = setup(model=shape, library=Library.DDP, precision=precision, gpus=1)
     assert (long - short) / 256 == pytest.approx(kept_per_token(one), rel=0.015)
-
-
-class Peak(TorchDispatchMode):  # type: ignore[valid-type]
-    """The most bytes of tensors made under it that are there at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.there: dict[int, int] = {}
-        self.bytes = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Tensor:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.there:
-                    self.there[storage._cdata] = storage.nbytes()
-                    weakref.finalize(storage, self.there.pop, storage._cdata, None)
-        self.bytes = max(self.bytes, sum(self.there.values()))
-        return made
 
 
 @pytest.mark.parametrize(
@@ -155,18 +48,11 @@ class Peak(TorchDispatchMode):  # type: ignore[valid-type]
     [(Precision.PURE_BF16, False, 8), (Precision.PURE_BF16, True, 14), (Precision.FP32, True, 16)],
 )
 def test_the_loss_needs_what_is_said_of_each_logit(
-    precision: Precision, *, fp32: bool, each: int
+    blocks: Any, precision: Precision, *, fp32: bool, each: int
 ) -> None:
     tokens, vocab = 256, 4096
     one = setup(library=Library.DDP, precision=precision, fp32_logits=fp32, gpus=1)
     assert bytes_per_logit(one) == each
-    dtype = torch.float32 if precision is Precision.FP32 else torch.bfloat16
-    hidden = torch.randn(tokens, 8, dtype=dtype, requires_grad=True)
-    head = torch.randn(vocab, 8, dtype=dtype, requires_grad=True)
-    with Peak() as peak:
-        logits = hidden @ head.T
-        loss = functional.cross_entropy(
-            logits.float() if fp32 else logits, torch.zeros(tokens, dtype=torch.long)
-        )
-        loss.backward()
-    assert peak.bytes / (tokens * vocab) == pytest.approx(each, rel=0.02)
+    dtype = blocks.torch.float32 if precision is Precision.FP32 else blocks.torch.bfloat16
+    peak_bytes = blocks.loss_peak_bytes(tokens, vocab, dtype, fp32=fp32)
+    assert peak_bytes / (tokens * vocab) == pytest.approx(each, rel=0.02)
