@@ -26,6 +26,8 @@ from clusterkit.observe.diagnose.scan import scan_all
 
 _SIGTERM = -15
 _FILE = '  File "'
+_TOLD = frozenset({"message", "kind"})
+"""Groups of a rule beside which the next line tells no more, but where the line ends in a colon."""
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
@@ -224,7 +226,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         **(of_traceback(hit) if "{place}" in rule.says and hit.line else {}),
         **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
-        **({"below": ""} if event.groups.get("message") and not hit.text.endswith(":") else {}),
+        **({"below": ""} if _TOLD & event.groups.keys() and not hit.text.endswith(":") else {}),
     }
     return Finding(
         rule=rule.id,

@@ -192,6 +192,10 @@ def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> Non
             "localhost port=8097",
         ),
         ("sqlite3.OperationalError: disk I/O error", "file-locked", "SQLite"),
+        ("FileNotFoundError: no such data:\n/data/x.h5", "python-exception", "data /data/x.h5"),
+        ("AssertionError\n/data/x.h5", "python-exception", "AssertionError: no message."),
+        ("Your job 7 was killed: it exceeded the memory request", "slurm-memory-limit", "ended"),
+        ("make: gcc: Command not found\nmake: *** [a] E 127", "command-missing-in-script", "gcc"),
         ("run.sh: 5: run.sh: Syntax error: redirection unexpected", "script-broken", "dash"),
         ("zsh: permission denied: ./run.sh", "permission-denied", "./run.sh"),
         (
