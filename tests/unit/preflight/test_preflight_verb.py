@@ -170,9 +170,9 @@ def test_a_node_that_cannot_be_checked_says_so(
 @pytest.mark.parametrize(
     ("flag", "place", "said"),
     [
-        ("--html", ".", "no file"),
+        ("--html", ".", "not a regular file"),
         ("--html", "nosuch/page.html", "No such file or directory"),
-        ("--html", "/dev/null", "no file"),
+        ("--html", "/dev/null", "not a regular file"),
         ("--write-hostfile", "file/hosts", "Not a directory"),
         ("--write-excluded", "file/hosts", "Not a directory"),
         ("--save", "/proc/x", "cannot create /proc/x"),
