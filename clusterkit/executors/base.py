@@ -81,8 +81,8 @@ class Executor:
     """One way to run jobs; what is not overridden holds where no scheduler has to be asked."""
 
     ask_every_s = scaled(1.0, 0.5)
-    """How often the state of a running job is asked for while nothing changes in its folder: where
-    only a scheduler knows of an end (a time limit, scancel), it is noticed within 2 s."""
+    """Seconds between two questions for the state of a running job while nothing changes in its
+    folder: an end that only a scheduler knows of (a time limit, scancel) is noticed within 2 s."""
     unknown_timeout_s = scaled(60.0, 20.0)
     """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
     absence = ""

@@ -1,4 +1,4 @@
-"""Write down everything about a job, then hand it over."""
+"""Reach the executor of a job: write the job down and submit it, ask for its state."""
 
 from __future__ import annotations
 

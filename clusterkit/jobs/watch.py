@@ -1,7 +1,7 @@
 """Wait for the end of jobs, or bring it about, asking each scheduler once for all of them.
 
-How the end of a job is noticed: `Watch` looks at the run folders, and seldom asks the schedulers
-(the only clock); what their executors answer, `state/conclude.py` makes a state of.
+How the end of a job is noticed: `Watch` looks at the run folders, and asks the
+schedulers every `ask_every_s` of the executor; `state/conclude.py` makes a state of the answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GONE_TIMEOUT_S = 20.0
 _GONE_EVERY_S = 0.3
 _START_EVERY_S = scaled(3.0, 0.6)
 _BUSY_EVERY_S = scaled(15.0, 3.0)
-"""With all slots taken it is the end of a job that changes that, and most are seen here."""
+"""How seldom starting is tried while all slots are taken; an end seen here tries it at once."""
 _CANCEL = "end its job"
 
 

@@ -187,7 +187,7 @@ def _query_accounting(queries: Mapping[str, Query]) -> dict[str, SchedulerState]
     """
     start = since(min(job.since for job in queries.values()))
     known = parse_sacct(sacct("-S", start, "-j", ",".join(queries), "-o", _SACCT_FIELDS), queries)
-    # Without Slurm's word for it: what is only in the database does not start again.
+    # An empty word, because a state of the database alone must not count as one that may requeue.
     return {job_id: replace(state, word="") for job_id, state in known.items() if state.state.final}
 
 

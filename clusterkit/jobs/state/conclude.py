@@ -69,7 +69,7 @@ class Evidence:
         return max(self.results.attempt, self.last_failed, slurm)
 
 
-def judge(evidence: Evidence) -> JobStatus:
+def evaluate(evidence: Evidence) -> JobStatus:
     """Conclude the state of a job from everything that is known of it."""
     failure = evidence.first_failure
     if evidence.cancelled and failure is not None and failure.lost is not None:

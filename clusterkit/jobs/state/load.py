@@ -16,7 +16,7 @@ from clusterkit.executors import SchedulerState, executor_of
 from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import states_of_own, with_job_ids
-from clusterkit.jobs.state.conclude import Evidence, explained, judge
+from clusterkit.jobs.state.conclude import Evidence, evaluate, explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,10 @@ def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
 
 
 def conclude(run: RunFolder, evidence: Evidence) -> Job:
-    """Judge the evidence; keep the state where it is final and the run is ours."""
+    """Evaluate the evidence; keep the state where it is final and the run is ours."""
     if run.foreign is not None:
-        return _job(run, evidence, judge(evidence))
-    status = _with_disk(run, evidence, explained(judge(evidence), evidence, states_of))
+        return _job(run, evidence, evaluate(evidence))
+    status = _with_disk(run, evidence, explained(evaluate(evidence), evidence, states_of))
     scheduled = evidence.scheduled and evidence.scheduler is not None
     if status.state.final and status.exit_code is None and scheduled:
         executor = executor_of(run, evidence.submission, use="ask for its exit code")

@@ -1,6 +1,7 @@
 """The frameworks by name: ours are the modules of this package, others come by entry point.
 
-A framework is one file with a module constant `FRAMEWORK`; adding one touches no other file.
+A framework is one file with a module constant `FRAMEWORK`. Where scripts may name its command by
+mistake, `launch/scripts/words.tsv` has to know that.
 """
 
 from __future__ import annotations

@@ -67,6 +67,8 @@ def select_checks(
 
 _LISTED = "`clusterkit explain checks` lists them"
 AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
+"""HOST: the node's own system and disks; TOPO: which parts sit near which; FS: the job's folders;
+NET: ports and names; ENV: variables. Each has the files of its name in this folder."""
 
 
 def _named(check: Check, word: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about nodes, and all that a check of third parties imports.
+"""Helpers for checks, node by node or by majority; a check of third parties imports all from here.
 
 `@check` makes a check of a function. `@each_node` lets that function look at the facts of one node,
 `@same_on_all` at the value that nodes have to agree on.

@@ -1,4 +1,4 @@
-"""HOST: clock, kernel, CPUs and memory of the nodes, and what processes of a job may use there."""
+"""HOST: clock, kernel, CPUs and memory of the nodes, and their limits, /dev/shm and /tmp."""
 
 # ruff: noqa: S108 - folders are named in messages, nothing is written
 

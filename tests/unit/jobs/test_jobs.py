@@ -27,7 +27,7 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs.find import find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
-from clusterkit.jobs.state.conclude import Evidence, judge
+from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
 from tests.helpers.command_line import typed_in
 from tests.helpers.paths import ROOT
@@ -84,7 +84,7 @@ def judged(
         under_way=under_way,
         now=now,
     )
-    return judge(evidence)
+    return evaluate(evidence)
 
 
 def verdict(*nodes: NodeResult, **known: Any) -> tuple[str, int | None]:
@@ -210,7 +210,7 @@ def test_a_node_that_ended_well_has_left_its_word(said: SchedulerState | None) -
         first_failure=None, cancelled=False, scheduler=said, silence=None, handing=None,
         under_way=False, now=1e6,
     )  # fmt: skip
-    status = judge(evidence)
+    status = evaluate(evidence)
     assert (status.state, status.reason) == (JobState.FAILED, "it was told to end (SIGTERM)")
 
 

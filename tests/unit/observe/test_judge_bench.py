@@ -31,7 +31,7 @@ def test_exactly_the_unfit_nodes_are_named(made_up: Fleet) -> None:
     assert report.exclude == made_up.unfit
     assert len(made_up.unfit) == NODES // 100
     others = {node for node, verdict in report.verdicts().items() if verdict is not Verdict.PASS}
-    assert others == {*made_up.unfit}, "the nodes of bench/judge/fleet.py lack a probe?"
+    assert others == {*made_up.unfit}, "is an answer missing in bench/judge/texts.py?"
 
 
 def test_a_replay_leaves_out_what_was_not_measured_and_was_not_asked_for(tmp_path: Path) -> None:
