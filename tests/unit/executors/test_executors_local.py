@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.core import files, processes
+from clusterkit.core import files, processes, timing
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, LaunchPlan
 from clusterkit.core.ports import hold_port
@@ -89,7 +89,10 @@ def test_success_and_what_each_node_is_given(runs: Runs) -> None:
     assert 20000 <= int(first[5]) <= 29999
 
 
-def test_the_first_failure_decides_and_the_others_are_ended(runs: Runs) -> None:
+def test_the_first_failure_decides_and_the_others_are_ended(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(timing.VARIABLE, "0.2")
     run = runs.start('[[ $CK_NODE_RANK = 0 ]] && { trap "" TERM; sleep 100; }; sleep 0.3; exit 3')
     began = time.monotonic()
     job = wait(run)
@@ -132,10 +135,10 @@ def test_a_notice_comes_as_early_as_the_job_asks(runs: Runs) -> None:
         "while True: time.sleep(0.1)\n"
     )
     files.write_text(runs.folder / "catcher.py", catcher)
-    plan = runs.plan(nodes=1, time_limit_s=16, directives={"signal": "USR2@12"})
+    plan = runs.plan(nodes=1, time_limit_s=10, directives={"signal": "USR2@8"})
     run = runs.start(f"exec {sys.executable} {runs.folder}/catcher.py", plan)
     assert said(wait(run))[0] is JobState.TIMEOUT
-    assert float(log(run)) < 8  # a quarter of the limit would be 12 s after its start
+    assert float(log(run)) < 5  # a quarter of the limit would be 7.5 s after its start
 
 
 def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
