@@ -162,6 +162,7 @@ def test_a_module_is_named_that_stands_in_the_next_line(say: Say) -> None:
     assert "cuda/3" in found.title
 
 
+NO_FOLDER = "run.sh: line 5: cd: exp/1: No such file or directory"
 UNREAD = "syntax error: unexpected end of file"
 NOBODY = "ConnectionRefusedError: [Errno 111] Connection refused"
 
@@ -192,6 +193,8 @@ def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> Non
             "localhost port=8097",
         ),
         ("sqlite3.OperationalError: disk I/O error", "file-locked", "SQLite"),
+        (f"{NO_FOLDER}\npython: can't open file 'a.py': [Errno 2]", "file-not-found", "cd: exp"),
+        ("x: line 6: /mnt/a/b: Transport endpoint is not connected", "folder-lost", "behind /mnt"),
         ("FileNotFoundError: no such data:\n/data/x.h5", "python-exception", "data /data/x.h5"),
         ("AssertionError\n/data/x.h5", "python-exception", "AssertionError: no message."),
         ("Your job 7 was killed: it exceeded the memory request", "slurm-memory-limit", "ended"),
