@@ -80,7 +80,7 @@ Only before those that are nothing else: a number behind a time is one of a proc
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OF_MPI = re.compile(
     r"(?:\[\d{5,12}\.\d+\] )?\[(?P<node>[A-Za-z][\w.-]{0,62}+)"
-    r"(?::\d{2,10}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
+    r"(?::\d{2,10} {0,4}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
 )
 """What Open MPI and UCX put before what they print themselves."""
 _OF_SPARK = re.compile(r"\(TID \d+(?:\) \(|, )(?P<node>[\w.-]+)(?:,? executor \w+)?\): ")
