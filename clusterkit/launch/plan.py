@@ -27,6 +27,7 @@ from clusterkit.launch.validate import (
     nodes_in_words,
     problem,
     refused,
+    time_limit,
 )
 
 
@@ -66,7 +67,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), single_launcher=command.once, slots=max(slots)
     )
-    time = directives.get("time") or job.time or cluster.time
+    time = time_limit(job, cluster)
     return LaunchPlan(
         name=_job_name(job),
         framework=framework.name,

@@ -13,7 +13,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterSpec, GpuRequest
 from clusterkit.core.text import NOT_IN_A_LINE
 from clusterkit.launch.options import JobSpec
-from clusterkit.launch.validate import problem, refused
+from clusterkit.launch.validate import problem, refused, time_limit
 
 NOTICE_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
@@ -50,6 +50,8 @@ def sbatch_directives(
         **{key: getattr(cluster, key) for key in ("partition", "account", "qos", "constraint")},
         "exclude": hostlist.fold(job.exclude),
     }
+    extra = {key: value or None for key, value in cluster.extra_directives.items()}
+    overrides = {key: value or None for key, value in job.sbatch_options.items()}
     # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
     # The step of the job says it again in any case.
     tasks = not job.max_nodes or cluster.gpu_request is GpuRequest.GPUS_PER_TASK
@@ -60,17 +62,17 @@ def sbatch_directives(
         # Without a word about GPUs anywhere, a slot is a CPU process: Slurm is asked for none.
         **(gpu_request(cluster, slots, single_launcher=single_launcher) if gpus else {}),
         **{key: str(value) for key, value in sites.items() if value},
-        "signal": f"USR2@{_notice_s(job, cluster)}",
+        "signal": f"USR2@{_notice_s(job, time_limit(job, cluster))}",
         "requeue" if job.requeue else "no-requeue": None,
         **({"no-kill": None} if job.max_nodes else {}),
         "open-mode": "append",
         "output": "%x-%j.out",
     }
-    directives |= {key: value or None for key, value in cluster.extra_directives.items()}
     directives = {
-        key: value for key, value in directives.items() if key not in cluster.skip_directives
+        key: value
+        for key, value in (directives | extra).items()
+        if key not in cluster.skip_directives
     }
-    overrides = {key: value or None for key, value in job.sbatch_options.items()}
     for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
         if one in overrides:
             directives.pop(other, None)
@@ -79,8 +81,7 @@ def sbatch_directives(
     return directives
 
 
-def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
-    limit = job.time or cluster.time
+def _notice_s(job: JobSpec, limit: str | None) -> int:
     limit_s = parse_time_limit(limit) if limit else None
     if job.notice is None:
         return NOTICE_S if limit_s is None else max(1, min(NOTICE_S, limit_s // 4))

@@ -52,12 +52,20 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         except UserError as error:
             problems += (replace(one, key="ds_preset") for one in error.problems)
     problems += _check_text(job, cluster, workdir)
+    limit = time_limit(job, cluster)
     try:
-        parse_time_limit(job.time or cluster.time or "1")
+        parse_time_limit(limit or "1")
     except ValueError as error:
-        problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
+        said = "--time" if limit in {job.time, cluster.time} else "sbatch.time"
+        problems.append(Problem(message=f"{said}: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
+
+
+def time_limit(job: JobSpec, cluster: ClusterSpec) -> str | None:
+    """Return the time limit that holds, as it was written; each beats those behind it."""
+    options = (job.sbatch_options.get("time"), cluster.extra_directives.get("time"))
+    return next(filter(None, (*options, job.time, cluster.time)), None)
 
 
 def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:

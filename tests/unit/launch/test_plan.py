@@ -66,6 +66,7 @@ def refused(*words: str, **values: Any) -> UserError:
         ({"framework": "deepspeed", "deepspeed_preset": "zero4"}, ("'zero4'", "did you mean")),
         ({"sbatch_options": {"Mail_User": "x"}}, ("not an sbatch option",)),
         ({"sbatch_options": {"comment": "a\nb"}}, ("line break",)),
+        ({"sbatch_options": {"time": "soon"}}, ("sbatch.time: invalid time limit 'soon'",)),
         ({"framework": "torchrum"}, ("did you mean 'torchrun'",)),
         (
             {"framework": "deepspeed", "launcher_options": {"hostfile": "x"}},
@@ -197,6 +198,7 @@ def test_site_directives_and_the_last_word_of_the_user() -> None:
         ({"time": "2"}, "USR2@30"),
         ({"notice": 300}, "USR2@300"),
         ({"notice": 100, "time": "2"}, "USR2@100"),
+        ({"sbatch_options": {"time": "2"}, "time": "10"}, "USR2@30"),
     ],
 )
 def test_the_notice_of_the_time_limit(given: dict[str, Any], signal: str) -> None:
