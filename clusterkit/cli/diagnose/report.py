@@ -106,10 +106,11 @@ def _finding(found: Finding) -> dict[str, Any]:
 def _where(found: Finding) -> str:
     from clusterkit.observe.diagnose.verdict import everybody
 
-    place = found.where or ("the job" if not found.evidence.line else "no line says which rank")
+    known = found.where or everybody(found)
+    place = known or ("the job" if not found.evidence.line else "no line says which rank")
     if found.time is not None:
         place += f", {_moment(found.time):%H:%M:%S}"
-    if max(len(found.ranks), len(found.nodes)) > 1:
+    if max(len(found.ranks), len(found.nodes)) > 1 and found.where:
         place += f"; the same on {everybody(found)}"
     return place
 

@@ -19,6 +19,7 @@ from clusterkit.observe.diagnose.evidence import (
     nodes_named,
     passed,
     raised_in,
+    rank_below,
     side_step,
     time_near,
     went_on,
@@ -81,6 +82,8 @@ def events_of(
             if _taken_back(rule, hit, scanned.size):
                 continue
             _placed_by(near, hit)
+            if rule.role is Role.CAUSE and hit.node is None and hit.rank is None:
+                hit.rank = rank_below(hit)
             own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
             wanted = rule.role is not Role.CONSEQUENCE
             sought = wanted and looked < _MOST_TIMED

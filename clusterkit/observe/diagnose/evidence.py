@@ -192,6 +192,17 @@ def _led_to(after: Iterable[str]) -> str:
     return last
 
 
+def rank_below(hit: Hit) -> int | None:
+    """Return the rank that PyTorch puts before the traceback just below the last line like a hit's.
+
+    What native code prints before it has no such prefix. None where other ranks print there too.
+    """
+    after = _after(replace(hit, offset=hit.last), _FRAME, rank=None)
+    ranks = {line.before for line in after if line.before is not None}
+    head = bool(after) and after[0].before is not None and after[0].text.startswith(TRACEBACK)
+    return ranks.pop() if head and len(ranks) == 1 else None
+
+
 def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines after the hit's; of the same rank where its line names one."""
     return tuple(line.text for line in _after(hit, count, rank=hit.rank))

@@ -68,6 +68,7 @@ _CLOCK = (
 )
 _DATED = re.compile(rf"{_CLOCK}(?= |$)")
 _STAMP = re.compile(
+    r"【\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^【】]{0,16}】 ?|"
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,6}\]<std)|"
     rf"(?: {{0,4}}\| )?{_CLOCK}"
     r"(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
@@ -75,7 +76,8 @@ _STAMP = re.compile(
 )
 """A time that a tool put before the prefix of a rank: horovodrun, ts, kubectl, containerd, others.
 
-Only before those that are nothing else: a number behind a time is one of a process mostly.
+Only before those that are nothing else, but for one in Chinese brackets: a number behind a time is
+one of a process mostly.
 """
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OF_MPI = re.compile(

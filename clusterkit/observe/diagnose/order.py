@@ -55,16 +55,18 @@ class Place:
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*+:[0-9a-f:]*")
 
 
-def ranked(event: Event, first: Place) -> Event:
+def ranked(event: Event, first: Place, *, sole: bool = False) -> Event:
     """Take a line that names no rank for one of the rank that failed first, on the node of that.
 
-    Most of what a process prints when it ends names none. Ray names its nodes by address, which
+    Most of what a process prints when it ends names none; what is the `sole` failure in the logs
+    was printed by that rank as well as by others. Ray names its nodes by address, which
     nobody here can tell from that of the first.
     """
     if event.rank is not None:
         return event
     if event.node is None:
-        own = first.alone and event.hit.line and event.hit.count == 1 and not event.hit.local
+        once = first.alone and event.hit.count == 1
+        own = (once or sole) and event.hit.line and not event.hit.local
         return dataclasses.replace(event, node=first.node, rank=first.rank) if own else event
     if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
         return event

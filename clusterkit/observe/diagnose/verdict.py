@@ -15,6 +15,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_after,
     lines_before,
     of_traceback,
+    raised_in,
     root_at,
     steps_after,
     words_around,
@@ -133,7 +134,8 @@ def diagnose(
     events = tuple(_of_first(event, first) for event in events)
     root = root_of(events, first)
     if root is not None and first is not None:
-        root = ranked(root, first)
+        others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
+        root = ranked(root, first, sole=raised_in(root.hit) != () and not any(others))
     return Diagnosis(
         cause=_doubted(root, _finding(root, events, known.job)) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),

@@ -25,6 +25,23 @@ LAUNCH = (
     "[2026-11-22 13:59:12,440] [INFO] [runner.py:571:main] cmd = /usr/bin/python3 -u train.py\n"
 )
 ENDED = "[ERROR] [launch.py:321:sigkill_handler] ['train.py'] exits with return code = 1\n"
+ASSERTED = 2 * (
+    "/build/Indexing.cu:22: pick: block: [1,0,0], thread: [5,0,0] Assertion `i < n` failed.\n"
+)
+RAISED = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 9, in main
+    model.fit(data)
+ValueError: the model has a head too many
+"""
+REPORT = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_13:59:12
+  host      : n7
+  rank      : 5 (local_rank: 1)
+  exitcode  : 1 (pid: 4711)
+"""
 
 
 def cause(folder: Path, log: str) -> Finding:
@@ -49,6 +66,11 @@ def cause(folder: Path, log: str) -> Finding:
         (HYDRA.format(rank="", end="=   EXIT CODE: 139"), "n2"),
         (HYDRA.format(rank="RANK 3 ", end="=   KILLED BY SIGNAL: 9 (Killed)"), "n2 rank 3"),
         (f"{INIT}MPIDI_OFI_mpi_init_hook(1382): OFI get address vector map failed\n", "rank 5"),
+        (f"{ASSERTED}[rank3]: Traceback (most recent call last):\n", "rank 3"),
+        (f"{ASSERTED}[rank3]: Traceback (most recent call last):\n[rank2]: x\n", ""),
+        (f"{ASSERTED}step 3 of 4\n[rank3]: Traceback (most recent call last):\n", ""),
+        (f"{RAISED}{RAISED}{REPORT}", "n7 rank 5"),
+        (f"{RAISED}{RAISED.replace('a head', 'no head')}{REPORT}", ""),
     ],
 )
 def test_prefixes_and_the_lines_around_a_find_tell_where_it_was(

@@ -192,6 +192,15 @@ def test_a_job_that_has_printed_nothing_yet(tmp_path: Path) -> None:
     assert (answer.exit_code, "no output yet" in answer.stdout) == (0, True)
 
 
+def test_the_place_is_told_where_only_another_line_names_it(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n"
+        "srun: error: n2: task 1: Out Of Memory\n"
+    )
+    assert "\nwhere  n2\n" in told(log).stdout
+
+
 def test_files_folders_and_stdin(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "x.log"
     log.parent.mkdir()

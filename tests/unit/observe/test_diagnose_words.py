@@ -335,6 +335,17 @@ def test_a_command_that_is_missing_counts_where_nothing_else_is_known(say: Say) 
 
 
 REFUSED = "sbatch: error: Batch job submission failed: "
+BROKEN = """\
+Failed to read file '/data/a0
+b1.json' with error <class 'X'>: row 6 ends early
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 3, in read
+json.decoder.JSONDecodeError: Extra data: line 2 column 1
+"""
+BUS = """\
+ERROR: Unexpected bus error encountered in worker.
+RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
+"""
 TAKEN = "Process 4711 has 70.10 GiB memory in use."
 
 
@@ -355,6 +366,21 @@ TAKEN = "Process 4711 has 70.10 GiB memory in use."
             f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {TAKEN}",
             "cuda-out-of-memory",
             f"free. {TAKEN}",
+        ),
+        (
+            BROKEN,
+            "file-broken",
+            ": Failed to read file '/data/a0b1.json' with error <class 'X'>: row 6 ends early.",
+        ),
+        (
+            BUS,
+            "bus-error",
+            "It ended DataLoader worker (pid 4711).",
+        ),
+        (
+            "【2026-11-22 13:59:12】RuntimeError: element 0 of tensors does not require grad",
+            "gradients-unfit",
+            "",
         ),
     ],
 )
