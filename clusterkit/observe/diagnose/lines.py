@@ -35,7 +35,7 @@ _PREFIXES = tuple(
         r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S)|(?=PETSC ERROR:))",  # horovodrun
         r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
-        r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
+        r"\((?:\w[\w.<>]* )?pid=(?:\d+|runtime_env)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee
         rf"(?P<node>[a-z][\w.-]{{0,62}}\d) {{1,12}}\| {_TRACE}",  # docker compose
         rf"(?:[\w.-]{{1,62}}/\d{{1,6}} |\[?std(?:out|err)\]?:? ){_TRACE}",  # torchx, Dask

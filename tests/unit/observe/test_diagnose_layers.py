@@ -174,6 +174,10 @@ def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> Non
         assert cause(say(frame.format(mode) + missing)).rule == rule
 
 
+QP = "n2:pid7.train: Failed to modify UD QP to INIT on mlx5_0: not permitted\n"
+PMIX = "It looks like pmix_init failed for some reason; your parallel process is\n"
+
+
 @pytest.mark.parametrize(
     ("log", "rule", "told"),
     [
@@ -209,6 +213,24 @@ def test_what_is_written_lacks_a_folder_and_what_is_read_a_file(say: Say) -> Non
         ("OSError: Cannot save file into a non-existent directory: 'out'", "folder-missing", "out"),
         ("sbatch: fatal: Unable to process configuration file", "slurm-step-failed", "config"),
         ("/bin/sh: 1: ./a.out: Text file busy\nmake: *** [all] Error 1", "error-line", "busy"),
+        (f"{QP}MPIDI_OFI_mpi_init_hook(9):\n", "mpi-library-setup", QP[14:-1]),
+        (f"Host: n2\nFramework: psec\nComponent: lock\n\n{PMIX}", "mpi-not-started", "lock"),
+        (
+            "2026-11-22 13:59:12.6: E x.cc:8] (1) RESOURCE_EXHAUSTED: Attempting to reserve 2.10G "
+            "at the top. That was not possible.\nException in device=TPU:3: RESOU\n",
+            *("tpu-out-of-memory", "TPU:3 did not have"),
+        ),
+        (
+            "(pid=runtime_env, ip=10.0.0.3) ValueError: Local directory /tmp/ray/pip/7 for URI "
+            "pip://7 does not exist on the cluster. x\n",
+            *("ray-environment", "/tmp/ray/pip/7"),
+        ),
+        (
+            "REMOTE HOST IDENTIFICATION HAS CHANGED!\nOffending RSA key in /x/known_hosts:7\n"
+            "Host key for [n2]:2222 has changed and you have requested strict checking.\n"
+            "Host key verification failed.\n",
+            *("ssh-host-key", "/x/known_hosts:7"),
+        ),
     ],
 )
 def test_the_error_of_a_tool_is_told_and_no_noise(say: Say, log: str, rule: str, told: str) -> None:
