@@ -216,19 +216,25 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
         (f"{QP}MPIDI_OFI_mpi_init_hook(9):\n", "mpi-library-setup", QP[14:-1]),
         (f"Host: n2\nFramework: psec\nComponent: lock\n\n{PMIX}", "mpi-not-started", "lock"),
         (
-            "2026-11-22 13:59:12.6: E x.cc:8] (1) RESOURCE_EXHAUSTED: Attempting to reserve 2.10G "
-            "at the top. That was not possible.\nException in device=TPU:3: RESOU\n",
+            (
+                "2026-11-22 13:59:12: E x.cc:8] (1) RESOURCE_EXHAUSTED: Attempting to reserve 2.10G "
+                "at the top. That was not possible.\nException in device=TPU:3: RESOU\n"
+            ),
             *("tpu-out-of-memory", "TPU:3 did not have"),
         ),
         (
-            "(pid=runtime_env, ip=10.0.0.3) ValueError: Local directory /tmp/ray/pip/7 for URI "
-            "pip://7 does not exist on the cluster. x\n",
+            (
+                "(pid=runtime_env, ip=10.0.0.3) ValueError: Local directory /tmp/ray/pip/7 for URI "
+                "pip://7 does not exist on the cluster. x\n"
+            ),
             *("ray-environment", "/tmp/ray/pip/7"),
         ),
         (
-            "REMOTE HOST IDENTIFICATION HAS CHANGED!\nOffending RSA key in /x/known_hosts:7\n"
-            "Host key for [n2]:2222 has changed and you have requested strict checking.\n"
-            "Host key verification failed.\n",
+            (
+                "REMOTE HOST IDENTIFICATION HAS CHANGED!\nOffending RSA key in /x/known_hosts:7\n"
+                "Host key for [n2]:2222 has changed and you have requested strict checking.\n"
+                "Host key verification failed.\n"
+            ),
             *("ssh-host-key", "/x/known_hosts:7"),
         ),
     ],
