@@ -188,8 +188,8 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
         ),
         (
             "warning: cannot set the limit\nthe input device is not a TTY",
-            "container-failed",
-            "not a TTY",
+            "container-terminal",
+            "asks for a terminal",
         ),
         (
             f"{NOBODY}\nMaxRetryError: HTTPConnectionPool(host='localhost', port=8097): no",
@@ -217,7 +217,7 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
         (f"Host: n2\nFramework: psec\nComponent: lock\n\n{PMIX}", "mpi-not-started", "lock"),
         (
             (
-                "2026-11-22 13:59:12: E x.cc:8] (1) RESOURCE_EXHAUSTED: Attempting to reserve 2.10G "
+                "2026-11-22 13:59:12: E x.cc:8] (1) RESOURCE_EXHAUSTED: Attempting to reserve 2G "
                 "at the top. That was not possible.\nException in device=TPU:3: RESOU\n"
             ),
             *("tpu-out-of-memory", "TPU:3 did not have"),
