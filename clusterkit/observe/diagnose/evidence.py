@@ -170,6 +170,17 @@ def words_around(hit: Hit) -> Mapping[str, str]:
     }
 
 
+def unwrapped(hit: Hit) -> str:
+    """Return the line of a hit, with what rich wrapped of it, which fits below its box."""
+    width = next((len(line) for line in lines_before(hit, 1) if line.startswith("\u2570")), 0)
+    text = last = hit.text
+    for line in lines_after(hit, _FRAME) if width else ():
+        if len(f"{last} {line.partition(' ')[0]}") <= width:
+            break
+        text, last = f"{text} {line}", line
+    return text
+
+
 def _announces(below: Iterable[str]) -> bool:
     """Tell whether the first that is said is of the next: `Can not open file:`."""
     return next(filter(None, below), "").endswith(":")

@@ -18,6 +18,7 @@ from clusterkit.observe.diagnose.evidence import (
     raised_in,
     root_at,
     steps_after,
+    unwrapped,
     words_around,
 )
 from clusterkit.observe.diagnose.hits import Hit, Scanned
@@ -221,6 +222,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     around = replace(hit, rank=hit.before)
     of_launcher = rule.role is Role.CONSEQUENCE
     same = [other for other in events if other.rule is rule]
+    whole = rule.match(unwrapped(around)) if hit.line else None
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",
@@ -228,6 +230,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         **(of_traceback(hit) if "{place}" in rule.says and hit.line else {}),
         **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
+        **({name: text for name, text in whole.groupdict().items() if text} if whole else {}),
         **({"below": ""} if _TOLD & event.groups.keys() and not hit.text.endswith(":") else {}),
     }
     return Finding(

@@ -506,3 +506,16 @@ def test_missing_ranks_of_horovod_and_versions_of_ray_are_named(say: Say) -> Non
     assert cause(say(f"[0]<stderr>:{stall}{missing}")).title.endswith("(missing: 1, 3)")
     ray = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.7.0\n"
     assert cause(say(f"{ray}This process:\n    Ray: 2.6.3\n")).title.endswith("2.7.0, Ray: 2.6.3")
+
+
+def test_what_rich_has_wrapped_is_told_to_its_end(say: Say) -> None:
+    box = "\u2570" + "\u2500" * 50 + "\u256f\n"
+    lines = "ValueError: the table of tokens has fewer rows than\nthe 32000 that were asked for\n"
+    for after in ("saving", "the end"):
+        found = say(f"{box}{lines}{after}\n").cause
+        assert found is not None
+        assert "than the 32000 that were asked for" in f"{found.title} {found.says}"
+        assert after not in f"{found.title} {found.says}"
+    found = say(f"{box}ValueError: too few rows\nthe loss is 2.5\n").cause
+    assert found is not None
+    assert "loss" not in f"{found.title} {found.says}"
