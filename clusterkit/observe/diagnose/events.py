@@ -21,6 +21,7 @@ from clusterkit.observe.diagnose.evidence import (
     raised_in,
     rank_below,
     side_step,
+    survived,
     time_near,
     went_on,
     year_of,
@@ -119,7 +120,11 @@ def _of_the_last_run(events: Sequence[Event], sizes: Mapping[Path, int]) -> tupl
     for hit in (event.hit for event in events if not event.handled and event.hit.line):
         if hit.file not in last or hit.last > last[hit.file].last:
             last[hit.file] = hit
-    ended = {file for file, hit in last.items() if left_behind(hit, sizes[file])}
+    ended = {
+        file
+        for file, hit in last.items()
+        if left_behind(hit, sizes[file]) or survived(hit, sizes[file])
+    }
     return tuple(replace(e, handled=e.handled or e.hit.file in ended) for e in events)
 
 

@@ -62,9 +62,13 @@ DETR, of YOLO, of Keras, or a counted word.
 
 Not `save_steps=500`: frameworks print their settings.
 """
+_BAR = re.compile(
+    r"(?P<bar>[A-Z][\w -]{1,60}): {1,3}\d{1,3}%\|[^|]*\| (?P<done>\d+)/(?P<of>\d+) \["
+)
+"""A bar of tqdm with words before it, of files or samples as well as of training."""
 _BAD = re.compile(
     r"(?i)^\s|^[\W_]*$|traceback|error|exception|fail|abort|terminat|frame #|signal|kill|lost|warn"
-    r"|time[d-]? ?out|refused|unable|cannot|could not"
+    r"|time[d-]? ?out|refused|unable|cannot|could not|(?:return|exit) ?code"
 )
 """What stands in a line that belongs to a failure, and in those around it."""
 _SIDE_STEP_UNTIL = 50
@@ -298,8 +302,28 @@ def left_behind(hit: Hit, size: int) -> bool:
     """
     if hit.rank is not None or not raised_in(hit) or not _many_good_after(hit, _LATER):
         return False
-    last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)[-_LAST:]
-    return not any(_BAD.search(line) for line in last)
+    return _ends_well(hit, size)
+
+
+def survived(hit: Hit, size: int) -> bool:
+    """Tell whether a bar of any name was under way before a hit, and came to its end after it.
+
+    Another process may have one like it, so nothing at the end of the file may tell of a failure.
+    """
+    said = (hit.text, *lines_before(hit, _FRAME)) if hit.line else ()
+    found = (bar for text in said for bar in _BAR.finditer(text))
+    bars = {bar["bar"]: bar["of"] for bar in found if bar["done"] != bar["of"]}
+    if not bars or not _ends_well(hit, size):
+        return False
+    after = (bar for text in _afterwards(hit, size) for bar in _BAR.finditer(text))
+    return any(bars.get(bar["bar"]) == bar["of"] == bar["done"] for bar in after)
+
+
+def _ends_well(hit: Hit, size: int) -> bool:
+    """Tell whether the last lines of a file of `size` bytes tell of no failure."""
+    last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)
+    told = [line for line in last if re.search(r"\w", line)][-_LAST:]
+    return not any(_BAD.search(line) for line in told)
 
 
 def good_after(hit: Hit) -> int:

@@ -315,9 +315,11 @@ _ENDING = (
 _SHARER = "/multiprocessing/resource_sharer.py"
 _FINALIZERS = ", in _run_finalizers"
 """multiprocessing/util.py prints what a finalizer raises at the end of a process, and goes on."""
+_FIRST_FRAME = ", in _bootstrap_inner"
+"""The first frame of a thread: where more of them print at once, the heads stand elsewhere."""
 IGNORED = (
-    *_ENDING,
-    *(b"Exception in thread ", b"in _pin_memory_loop", _SHARER.encode(), _FINALIZERS.encode()),
+    *(*_ENDING, b"Exception in thread ", b"in _pin_memory_loop", _FIRST_FRAME.encode()),
+    *(_SHARER.encode(), _FINALIZERS.encode()),
 )
 """Without any of these before it, no exception is one."""
 _HEADS = tuple(head.decode() for head in _ENDING)
@@ -331,7 +333,7 @@ _OF_PROCESS = re.compile(
 )
 """What a thread has met of memory, GPUs and disks, the others meet as well."""
 _LOST = re.compile(
-    r"(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError)\b"
+    r"(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError)\b|OSError: handle is closed$"
     r"|FileNotFoundError: \[Errno 2\] No such file or directory$"
 )
 """The process at the other end of a pipe or a socket of this machine is no more."""
@@ -345,15 +347,15 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
     once: of the same exception as often as it stands there, so often there has to be a head.
     A data-loader worker that was lost has a rule of its own, and none for the exception.
     """
-    heads = 1
+    wanted, heads, frames = 1, 0, 0
     chained = False
     lost = _LOST.match(exception) is not None
     threads = not _OF_PROCESS.search(exception)
     for line in before:
         if any(head in line for head in _HEADS) or (threads and _THREAD.search(line)):
-            heads -= 1
-            if not heads:
-                return True
+            heads += 1
+        elif threads and line.endswith(_FIRST_FRAME):
+            frames += 1
         elif (lost and _SHARER in line) or line.endswith(_FINALIZERS):
             return True
         elif line.startswith(CHAINS):
@@ -361,8 +363,10 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
         elif line and not line.startswith((" ", "\t", TRACEBACK)):
             if line != exception and not chained:
                 return False
-            heads += not chained
+            wanted += not chained
             chained = False
+        if max(heads, frames) == wanted:
+            return True
     return False
 
 
@@ -373,7 +377,10 @@ def of_thread(line: str) -> bool:
 
 def ended_thread(after: Iterable[str]) -> bool:
     """Tell whether what stands below such a line ends with an exception, of no lost connection."""
+    begun = False
     for line in after:
-        if not line.startswith((" ", "\t", TRACEBACK)) and not of_thread(line):
+        if line.startswith(TRACEBACK):
+            begun = True
+        elif begun and not line.startswith((" ", "\t")) and not of_thread(line):
             return _LOST.match(line) is None
     return False

@@ -228,6 +228,54 @@ def test_python_goes_on_without_a_thread(say: Say) -> None:
     assert cause(say(f"{THREAD}\n")) is None, "what it raised is not there"
 
 
+def both(text: str) -> str:
+    """Return what two processes print that end at the same time."""
+    return "".join(line + line for line in text.splitlines(keepends=True))
+
+
+QUEUE = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+  File "/opt/board/writer.py", line 20, in run
+    self._queue.get()
+OSError: handle is closed
+"""
+
+
+def test_threads_of_two_processes_that_leave_at_once_ended_nothing(say: Say) -> None:
+    log = "step 6\n" + both("Exception in thread Thread-1:\n") + "all is saved\n"
+    assert say(log + both(QUEUE)).cause is None
+    main = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\n'
+    found = say(f"{log}{both(QUEUE)}{main}OSError: handle is closed\n").cause
+    assert found is not None
+
+
+BARS = """\
+Scoring answers:  {done}/40 [00:02<00:03, 9.31it/s]
+{error}
+Scoring answers: {then}/40 [00:08<00:00, 9.76it/s]
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "end", "survived"),
+    [
+        ("100%|██████████| 40", "the mean is 0.5", True),
+        (" 80%|████████  | 32", "the mean is 0.5", False),
+        ("100%|██████████| 40", "[launch.py] exits with return code = 1", False),
+    ],
+)
+def test_a_bar_that_comes_to_its_end_shows_that_an_error_was_survived(
+    then: str, end: str, survived: bool, say: Say
+) -> None:
+    log = BARS.format(
+        done="37%|███▋      | 15", error="RuntimeError: the answer is empty", then=then, end=end
+    )
+    assert (say(log).cause is None) == survived
+
+
 def test_what_a_thread_raised_counts_where_nothing_else_is_known(say: Say) -> None:
     assert cause(say(THREAD + SENT)) == ("thread-exception", None)
     ended = Fact(text="clusterkit fact: exit=1")
