@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -51,7 +52,8 @@ class TalkHere:
         """End the conversation, as a closed connection does."""
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):  # what was still to be sent, to one who has left
+                stream.close()
         self.process.wait(10)
 
 

@@ -279,7 +279,10 @@ def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> Non
     # Who has a file open for writing keeps that from being done by a remount of the disk.
     subprocess.run(["mount", "--bind", str(run.path), str(run.path)], check=True)
     try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(run.path)], check=True)
+        remount = ["mount", "-o", "remount,ro,bind", str(run.path)]
+        deadline = time.monotonic() + 1.5
+        while subprocess.run(remount, check=False).returncode:  # busy while a file is written
+            assert time.monotonic() < deadline
         time.sleep(4)
         assert "Read-only file system" in (load_job(run).status.reason or "")
     finally:
