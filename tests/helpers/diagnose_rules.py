@@ -123,3 +123,15 @@ def engine_rules(folder: Path) -> tuple[Rule, ...]:
     for name, text in TEXTS.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**_REST, **text}))
     return read_rules(folder)
+
+
+def root_cause(host: str, rank: int, at: str = "2026-11-22_13:59:12") -> str:
+    """Return what torchrun says of the rank that failed first."""
+    return f"""\
+Root Cause (first observed failure):
+[0]:
+  time      : {at}
+  host      : {host}
+  rank      : {rank} (local_rank: 1)
+  exitcode  : 1 (pid: 4711)
+"""

@@ -29,7 +29,7 @@ from clusterkit.observe.diagnose.evidence import (
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
-from clusterkit.observe.diagnose.rules import Compare, Role, Rule
+from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Role, Rule
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -218,14 +218,14 @@ def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] |
     """Return the groups of the first line that matches; `all_` and `last_` ones are of them all."""
     matches = (match for line in lines if (match := pattern.search(line)))
     first = next(matches, None)
-    if first is None or not any(name.startswith(("all_", "last_")) for name in pattern.groupindex):
+    if first is None or not any(map(OF_MANY.match, pattern.groupindex)):
         return None if first is None else first.groupdict()
     told: dict[str, list[str]] = {}
     for match in (first, *matches):
         for name, text in match.groupdict().items():
             told.setdefault(name, []).append(text)
     return {
-        name.removeprefix("all_").removeprefix("last_"): ", ".join(dict.fromkeys(texts))
+        OF_MANY.sub("", name): ", ".join(dict.fromkeys(texts))
         if name.startswith("all_")
         else texts[-1]
         for name, texts in told.items()

@@ -148,8 +148,8 @@ class Learnt:
 
     def learn_times(self, head: bytes) -> None:
         """Take a time for a prefix where a tool put one before each line of a log's beginning."""
-        lines = [line for raw in head.splitlines() if (line := clean(raw))]
-        if lines and all(map(_DATED.match, lines)):
+        lines = filter(None, map(clean, head.splitlines()))
+        if _DATED.match(next(lines, "")) and all(map(_DATED.match, lines)):
             self._shapes[f"{_CLOCK} "] = None
             self.pattern = re.compile(f"{_CLOCK} ")
 

@@ -30,7 +30,7 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
 """What Python's warnings begin with: whoever warns goes on, whatever has failed."""
 _FIELD = re.compile(r"\{(\w+)\}")
-_OF_MANY = re.compile(r"^(?:all|last)_")
+OF_MANY = re.compile(r"^(?:all|last)_")
 """In `near`: the group is filled in from all lines that match, or from the last of them."""
 _HARMLESS_XIDS = "{harmless-xids}"
 """In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
@@ -127,7 +127,7 @@ class Rule:
         around = (*self.near, *self.frame)
         for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
             groups |= set(pattern.groupindex)
-        groups |= {_OF_MANY.sub("", name) for name in groups}
+        groups |= {OF_MANY.sub("", name) for name in groups}
         used = _FIELD.findall(self.title + self.says + self.do)
         if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
             raise ValueError(f"no pattern has a group {{{unknown[0]}}}")

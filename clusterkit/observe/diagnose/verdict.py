@@ -222,7 +222,8 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     around = replace(hit, rank=hit.before)
     of_launcher = rule.role is Role.CONSEQUENCE
     same = [other for other in events if other.rule is rule]
-    whole = rule.match(unwrapped(around)) if hit.line else None
+    text = unwrapped(around) if hit.line else hit.text
+    whole = rule.match(text) if text != hit.text else None
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",

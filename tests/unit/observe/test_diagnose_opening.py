@@ -29,19 +29,12 @@ from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.open_log import NotALogError, open_log
 from clusterkit.observe.diagnose.rules import Rule
 from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
-from tests.helpers.diagnose_rules import engine_rules
+from tests.helpers.diagnose_rules import engine_rules, root_cause
 
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 DISK = "OSError: [Errno 28] No space left on device"
 TRACEBACK = f"[rank3]: Traceback\n[rank3]:   File x\n[rank3]: {MEMORY}\n[rank3]: end\n"
-REPORT = """\
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-21_12:30:00
-  host      : n2
-  rank      : 2 (local_rank: 1)
-  exitcode  : 1 (pid: 73)
-"""
+REPORT = root_cause("n2", 2, "2026-11-21_12:30:00")
 CHANCE = random.Random(7)
 STEPS = "".join(
     f"2026-11-21 12:{n // 60000 % 60:02}:{n // 1000 % 60:02} step {n} loss {CHANCE.random():.9f}\n"

@@ -9,6 +9,7 @@ import pytest
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.observe.diagnose.verdict import Finding, diagnose
+from tests.helpers.diagnose_rules import root_cause
 
 BAR = "\rtraining:  14%|█▍        | 3/22 [00:06<00:38,  2.02s/it{more}]"
 LIMIT = (
@@ -34,14 +35,7 @@ Traceback (most recent call last):
     model.fit(data)
 ValueError: the model has a head too many
 """
-REPORT = """\
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_13:59:12
-  host      : n7
-  rank      : 5 (local_rank: 1)
-  exitcode  : 1 (pid: 4711)
-"""
+REPORT = root_cause("n7", 5)
 
 
 def cause(folder: Path, log: str) -> Finding:

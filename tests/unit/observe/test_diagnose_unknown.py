@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from clusterkit.observe.diagnose.verdict import Diagnosis
+from tests.helpers.diagnose_rules import root_cause
 
 Say = Callable[[str], Diagnosis]
 REPORT = "srun: error: n1: task 0: Exited with exit code 1"
@@ -196,16 +197,7 @@ def test_an_exception_that_two_ranks_print_at_once_is_told_once(
     assert f": {said}" in cause.says
 
 
-REPORT_OF_ONE = """Failures:
-{others}
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_13:59:12
-  host      : n2
-  rank      : 5 (local_rank: 1)
-  exitcode  : 1 (pid: 4711)
-"""
+REPORT_OF_ONE = f"Failures:\n{{others}}\n{'-' * 60}\n{root_cause('n2', 5)}"
 
 
 @pytest.mark.parametrize(
