@@ -252,8 +252,8 @@ def over_srun(options):
         "srun",
         f"--mpi={options.pmi or offered(options)}",
         f"--ntasks={sum(parts)}",
-        f"--nodes={sum(1 for count in parts if count)}",
         # Exactly as planned, with uneven nodes as well: a line for each rank in SLURM_HOSTFILE.
+        # Without --nodes, which srun refuses beside it since 23.11.
         "--distribution=arbitrary",
         "--kill-on-bad-exit=1",
         "--unbuffered",
@@ -272,7 +272,8 @@ def over_srun(options):
         "CK_MPI_SHARES": " ".join(str(part) for part in parts),
     }
     environment = os.environ | variables
-    environment.pop("SLURM_NTASKS_PER_NODE", None)  # the job's, which the layout need not have
+    for jobs_own in ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+        environment.pop(jobs_own, None)  # which the layout need not have
     return words, {"env": environment}
 
 
