@@ -314,6 +314,8 @@ class Finds:
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
         self._set_apart(hit.offset)
+        if not self._begun:
+            self.first = b""  # the first line is itself a find, and may stand there again as one
         closing = tuple(rule for rule in rules if rule.closing)
         if closing and all(rule.closing or rule.conditional for rule in rules):
             last = replace(hit)
