@@ -201,24 +201,32 @@ def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
 
 def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Mapping[str, str]]]:
     """Yield the rules that find around a hit what they ask for, with the groups of that."""
-    lines: tuple[str, ...] = ()
+    around: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     for rule in rules:
-        lines = lines or (lines_around(hit) if rule.near else ())
-        found = [_told(p, lines) for p in rule.near]
+        found = []
+        if rule.near:
+            above, below = around = around or lines_around(hit)
+            nearest = (hit.text, *reversed(above), *below)
+            in_order = (*above, hit.text, *below)
+            found = [_told(p, in_order if _of_many(p) else nearest) for p in rule.near]
         if rule.frame:
             frames = raised_in(hit)
             found += [_told(p, frames) for p in rule.frame]
-        found = [told for told in found if told is not None]
-        if found or not (rule.near or rule.frame):
-            groups = (told.items() for told in reversed(found) if told)
+        there = [told for told in found if told is not None]
+        if there or not (rule.near or rule.frame):
+            groups = (told.items() for told in reversed(there) if told)
             yield rule, {name: text for of_one in groups for name, text in of_one if text}
+
+
+def _of_many(pattern: re.Pattern[str]) -> bool:
+    return any(map(OF_MANY.match, pattern.groupindex))
 
 
 def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] | None:
     """Return the groups of the first line that matches; `all_` and `last_` ones are of them all."""
     matches = (match for line in lines if (match := pattern.search(line)))
     first = next(matches, None)
-    if first is None or not any(map(OF_MANY.match, pattern.groupindex)):
+    if first is None or not _of_many(pattern):
         return None if first is None else first.groupdict()
     told: dict[str, list[str]] = {}
     for match in (first, *matches):

@@ -116,12 +116,12 @@ def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
     return tuple(line.text for line in _before(hit, count, rank=hit.rank))
 
 
-def lines_around(hit: Hit) -> tuple[str, ...]:
-    """Return the text of a hit and of the lines around it: its own, the nearest above, below."""
+def lines_around(hit: Hit) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lines before a hit and those after it, as they stand there."""
     if not hit.line:
-        return (hit.text,)
+        return (), ()
     hit = replace(hit, rank=hit.before)
-    return (hit.text, *reversed(lines_before(hit, _AROUND)), *lines_after(hit, _AROUND))
+    return lines_before(hit, _AROUND), lines_after(hit, _AROUND)
 
 
 def raised_in(hit: Hit) -> tuple[str, ...]:
