@@ -27,8 +27,9 @@ from clusterkit.preflight.probes.gpu.kernel_log import harmless_lines
 FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
-"""What Python's warnings begin with: whoever warns goes on, whatever has failed."""
+_NO_FAILURE = re.compile(r"\.py:\d+: \w*Warning: |Error: Traceback \(most recent call last\):$")
+"""What Python's warnings begin with: whoever warns goes on, whatever has failed. And how PyTorch of
+old passes on the exception of a data-loader worker, which stands below it."""
 _FIELD = re.compile(r"\{(\w+)\}")
 OF_MANY = re.compile(r"^(?:all|last)_")
 """In `near`: the group is filled in from all lines that match, or from the last of them."""
@@ -173,7 +174,7 @@ class Rule:
         return None
 
     def _harmless(self, text: str) -> bool:
-        return bool(_WARNED.search(text)) or any(p.search(text) for p in self.unless)
+        return bool(_NO_FAILURE.search(text)) or any(p.search(text) for p in self.unless)
 
     def reset_by(self, text: str) -> bool:
         """Tell whether a clean line between two that match says that what they tell had passed."""
