@@ -41,12 +41,12 @@ def allreduce(
 
     Exit code 1 if a result was wrong or the job failed.
     """
-    from clusterkit.cli.bench import job
+    from clusterkit.cli.bench import collectives, job
     from clusterkit.estimate.machines.gpus import gpu_named
     from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.observe.bench.allreduce.answer import answer
 
-    arguments = job.arguments_of(
+    arguments = collectives.arguments_of(
         ops=ops, sizes=sizes, iterations=iterations, seconds=seconds, backend=backend, by=by
     )
     if interconnect is not None:
@@ -61,10 +61,14 @@ def allreduce(
 
         load_settings().cluster(cluster)  # a wrong name is to be told before hours of waiting
     if from_ is not None:
-        measured = job.read(from_, options)
+        measured = collectives.read(from_, options)
         of_job = None
     else:
-        of_job, measured = job.run_job(options, arguments, dry_run=dry_run, as_json=json)
+        of_all = seconds * len(arguments["ops"])
+        ended = job.run_job(
+            *(collectives.BENCH, options, arguments), seconds=of_all, dry_run=dry_run, as_json=json
+        )
+        of_job, measured = ended.job, ended.result
         cluster = of_job.submission.cluster
     found = answer(measured, interconnect=interconnect, gpu=gpu)
-    raise typer.Exit(job.show(found, of_job, cluster, save=save, as_json=json))
+    raise typer.Exit(collectives.show(found, of_job, cluster, save=save, as_json=json))

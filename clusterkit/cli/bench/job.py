@@ -1,96 +1,71 @@
-"""The job that `clusterkit bench allreduce` measures with: what it is asked, and how it ended."""
+"""The job that a verb of `clusterkit bench` measures with, by a program of ours, and its end."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 import typer
 
-from clusterkit.cli.bench.report import allreduce_lines
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, state_text
-from clusterkit.cli.frame.main import (
-    EXIT_COULD_NOT,
-    EXIT_FINDINGS,
-    error_document,
-)
+from clusterkit.cli.frame.main import EXIT_COULD_NOT
 from clusterkit.core import files
-from clusterkit.core.data import data_dir
-from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.data import data_dir, read_template
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState, LaunchPlan
-from clusterkit.estimate.factors import calibration_file, load_calibration, save_calibration
-from clusterkit.estimate.query.answer import LOCAL
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import wait as wait_for
-from clusterkit.observe.bench.allreduce.answer import Answer, document, empty_document, learned
-from clusterkit.observe.bench.allreduce.document import FILE, read_document, read_result
-from clusterkit.observe.bench.allreduce.result import (
-    Result,
-    parse_operations,
-    parse_sizes,
-)
 from clusterkit.transport.probe import Unparsed
 
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.submit import ProgramRequest
 
-_FOLDER = data_dir("templates/programs/collectives")
-_SCRIPT = "clusterkit_collectives.py"
-_PROGRAM = (_SCRIPT, "clusterkit_collective.py")
-_BACKENDS = ("auto", "nccl", "gloo")
-_BY = ("auto", "torch", "nccl-tests")
-_USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
 _AROUND_S = 600
 """For importing torch and meeting, before and after the measurement."""
 _LATE_S = 30.0
 """How long the result of a job that succeeded may take to be seen here."""
 
+T = TypeVar("T")
 
-def arguments_of(
-    *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
-) -> dict[str, Any]:
-    """Return what the program is asked to measure, and for how long; sizes in bytes per backend.
 
-    Raises:
-        UserError: one of the flags makes no sense.
-    """
-    for flag, value, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
-        if value not in known:
-            raise UserError(f"--{flag} {value}: unknown", hint=choices_hint(value, known))
-    for flag, number, minimum, maximum in (
-        ("iters", iterations, 2, 100_000),
-        ("seconds", seconds, 1, 86_400),
-    ):
-        if not minimum <= number <= maximum:
-            nearest = minimum if number < minimum else maximum
-            raise UserError(
-                f"--{flag} {number}: from {minimum} to {maximum:,}", hint=f"--{flag} {nearest}"
-            )
-    if by == "nccl-tests" and backend == "gloo":
-        raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
-    return {
-        "ops": [op.value for op in parse_operations(ops)],
-        "sizes": {
-            name: parse_sizes(usual if sizes is None else sizes)
-            for name, usual in _USUAL_SIZES.items()
-        },
-        "iterations": iterations,
-        "seconds": seconds,
-        "backend": backend,
-        "by": by,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench(Generic[T]):
+    """What is measured by a job."""
+
+    verb: str
+    program: tuple[str, ...]
+    """Its files in templates/programs/, the script first."""
+    more: Callable[[], Mapping[str, str]] = dict
+    """Name and text of further files."""
+    file: str
+    """What the program writes into the folder of results."""
+    read: Callable[[Mapping[str, Any]], T | None]
+    """Return what that says; None where nothing was measured. Raises `Unparsed`."""
+    empty: Callable[[], Mapping[str, Any]]
+    """What `--json` tells where nothing was measured."""
+    alone: str = ""
+    """Why one slot is too few, and what to do; empty where it is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Generic[T]):
+    """A job that has measured something, perhaps only a part of it."""
+
+    plan: LaunchPlan
+    job: Job
+    result: T
 
 
 def tell(job: Job) -> None:
@@ -100,9 +75,15 @@ def tell(job: Job) -> None:
 
 
 def run_job(
-    options: Mapping[str, Any], arguments: Mapping[str, Any], *, dry_run: bool, as_json: bool
-) -> tuple[Job, Result]:
-    """Submit the job, wait for its end, and return what it measured, perhaps only a part of it.
+    bench: Bench[T],
+    options: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    seconds: int,
+    dry_run: bool,
+    as_json: bool,
+) -> Ended[T]:
+    """Submit the job, wait for its end, and return what it measured in these `seconds`.
 
     Raises:
         UserError, RemoteError: it cannot be submitted.
@@ -113,8 +94,8 @@ def run_job(
     from clusterkit.jobs.submit.submit import in_foreground, prepare
     from clusterkit.launch.render import summary
 
-    prepared = prepare(_request(options, arguments))
-    _check_slots(prepared.plan)
+    prepared = prepare(_request(bench, options, arguments, seconds))
+    _check_slots(bench, prepared.plan)
     if dry_run:
         show_plan(prepared.plan, as_json=as_json)
         raise typer.Exit
@@ -127,10 +108,10 @@ def run_job(
         console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
         console.note(f"  run folder  {run.path}")
         job = _wait(run, name)
-    result = _result(job)
+    result = _result(bench, job)
     if result is None:
-        raise typer.Exit(_show_failure(job, as_json=as_json))
-    return job, result
+        raise typer.Exit(_show_failure(bench, job, as_json=as_json))
+    return Ended(plan=plan, job=job, result=result)
 
 
 def _wait(run: RunFolder, name: str) -> Job:
@@ -142,19 +123,18 @@ def _wait(run: RunFolder, name: str) -> Job:
         raise
 
 
-def _result(job: Job) -> Result | None:
-    written = _kept(job)
+def _result(bench: Bench[T], job: Job) -> T | None:
+    written = kept(job, bench.file)
     if written is None:
         return None
     try:
-        result = read_document(written)
+        return bench.read(written)
     except Unparsed as error:
-        console.warn(f"{job.run.results / FILE}: {error}")
+        console.warn(f"{job.run.results / bench.file}: {error}")
         return None
-    return result if result.measured or result.wrong or result.left_out else None
 
 
-def _kept(job: Job) -> dict[str, Any] | None:
+def kept(job: Job, file: str) -> dict[str, Any] | None:
     """Return what the program has written down.
 
     Of a job that succeeded, that is waited for: what nodes keep comes back after they have told how
@@ -162,7 +142,7 @@ def _kept(job: Job) -> dict[str, Any] | None:
     """
     run, deadline = job.run, time.monotonic() + _LATE_S
     while True:
-        written = files.read_json(run.results / FILE) if FILE in listed(run.results) else None
+        written = files.read_json(run.results / file) if file in listed(run.results) else None
         whole = written is not None and written.get("complete") is True
         if whole or job.status.state is not JobState.SUCCEEDED or time.monotonic() > deadline:
             return written
@@ -170,25 +150,28 @@ def _kept(job: Job) -> dict[str, Any] | None:
         time.sleep(0.5)
 
 
-def _request(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> ProgramRequest:
+def _request(
+    bench: Bench[T], options: Mapping[str, Any], arguments: Mapping[str, Any], seconds: int
+) -> ProgramRequest:
     from clusterkit.jobs.submit.submit import ProgramRequest
 
-    seconds = arguments["seconds"] * len(arguments["ops"]) + _AROUND_S
+    script = data_dir("templates/programs") / bench.program[0]
     flags = {
-        "name": "bench-allreduce",
-        "time": str(math.ceil(seconds / 60)),
+        "name": bench.verb.replace(" ", "-"),
+        "time": str(math.ceil((seconds + _AROUND_S) / 60)),
         **options,
         "framework": "torchrun",
-        "script": str(_FOLDER / _SCRIPT),
+        "script": str(script),
         "args": [json.dumps(arguments)],
     }
-    program = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PROGRAM}
+    texts = {Path(name).name: read_template(f"programs/{name}") for name in bench.program}
+    program = {**texts, **bench.more()}
     return ProgramRequest(
-        verb="bench allreduce", flags=flags, file=None, warn=console.warn, program=program
+        verb=bench.verb, flags=flags, file=None, warn=console.warn, program=program
     )
 
 
-def _check_slots(plan: LaunchPlan) -> None:
+def _check_slots(bench: Bench[T], plan: LaunchPlan) -> None:
     """Refuse a job with nothing to measure.
 
     Raises:
@@ -199,73 +182,29 @@ def _check_slots(plan: LaunchPlan) -> None:
             f"--nodes {plan.nodes}:{plan.max_nodes}: what is measured has a fixed size",
             hint=f"--nodes {plan.max_nodes}",
         )
-    if plan.processes < 2:
+    if plan.processes < 2 and bench.alone:
         raise UserError(
-            "one slot has nobody to exchange anything with",
-            hint="--nodes 2, or --gpus-per-node 2 to measure within a node",
+            bench.alone, hint="--nodes 2, or --gpus-per-node 2 to measure within a node"
         )
 
 
-def read(source: str, options: Mapping[str, Any]) -> Result:
-    """Return the result in a file, a run folder or, with `-`, on stdin."""
-    nodes, slots = (_number(flag, options.get(flag)) for flag in ("nodes", "gpus_per_node"))
+@contextmanager
+def opened(source: str, file: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a file, that of a run folder or, with `-`, stdin; and what to call it in errors."""
     if source == "-":
-        result = read_result(sys.stdin.buffer, source="standard input")
-    else:
-        path = Path(source)
-        if (kept := RunFolder(path).results / FILE).is_file():
-            path = kept
-        with files.explained(path, "read"), path.open("rb") as stream:
-            result = read_result(stream, source=source)
-    ranks = nodes * slots if nodes and slots else None
-    return result.on(ranks=ranks, node_count=nodes)
+        yield sys.stdin.buffer, "standard input"
+        return
+    path = Path(source)
+    if (found := RunFolder(path).results / file).is_file():
+        path = found
+    with files.explained(path, "read"), path.open("rb") as stream:
+        yield stream, source
 
 
-def _number(flag: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not int(text):
-        name = flag.replace("_", "-")
-        raise UserError(f"--{name} {text}: with --from, one number", hint=f"--{name} 8")
-    return int(text)
-
-
-def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | None]:
-    """Write down what the result says of the links of a cluster; return where, or why not."""
-    try:
-        place = calibration_file(cluster or LOCAL, os.environ)
-        save_calibration(place, learned(found.result, found.fabric, before=load_calibration(place)))
-    except UserError as error:
-        return None, error  # what was measured is to be shown all the same
-    return place, None
-
-
-def show(found: Answer, job: Job | None, cluster: str | None, *, save: bool, as_json: bool) -> int:
-    """Print an answer, kept for estimates where that is asked for; return the exit code."""
-    result = found.result
-    kept, refused = _keep(found, cluster) if save else (None, None)
-    if as_json:
-        of_job = {"job": job and full_document_of(job), "calibration": kept}
-        error = {} if refused is None else {"error": error_document(refused)}
-        console.json_document({**document(found), **of_job, **error})
-    else:
-        console.say(*allreduce_lines(found))
-        if kept is not None:
-            console.say(f"kept for estimates: {kept}")
-        if job is not None and job.status.state is not JobState.SUCCEEDED:
-            tell(job)
-    if refused is not None:
-        console.error(str(refused))
-    wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
-    code = exit_code_of(job) if job is not None else 0
-    return code or wrong or (EXIT_COULD_NOT if refused is not None else 0)
-
-
-def _show_failure(job: Job, *, as_json: bool) -> int:
+def _show_failure(bench: Bench[T], job: Job, *, as_json: bool) -> int:
     """Tell why a job has measured nothing, and return the exit code."""
     if as_json:
-        about = {"job": full_document_of(job), "calibration": None}
-        console.json_document({**empty_document(), **about})
+        console.json_document({**bench.empty(), "job": full_document_of(job)})
     tell(job)
     if job.status.state is JobState.SUCCEEDED:
         console.error(

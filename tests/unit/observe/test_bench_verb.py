@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli.bench.job import _kept
+from clusterkit.cli.bench.job import kept
 from clusterkit.cli.frame import console
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.estimate.factors import load_calibration
@@ -305,10 +305,10 @@ def test_a_result_that_is_seen_late_is_waited_for(tmp_path: Path) -> None:
     succeeded = Job(
         run=folder, submission=submission, status=JobStatus(state=JobState.SUCCEEDED), results=()
     )
-    document = _kept(succeeded)
+    document = kept(succeeded, FILE)
     later.join()
     assert document is not None
     assert document["complete"] is True
     place.write_text(json.dumps(torch_run(complete=False)))
     failed = dataclasses.replace(succeeded, status=JobStatus(state=JobState.FAILED))
-    assert _kept(failed) == torch_run(complete=False)
+    assert kept(failed, FILE) == torch_run(complete=False)
