@@ -121,7 +121,7 @@ def write_nodes(path: Path, snapshot: Snapshot) -> None:
         "clusterkit_gpu_slowdown": {
             (*labels, str(one.index), one.why): 1
             for labels, sample in _all("node", snapshot.nodes)
-            for one in slowdowns(sample)
+            for one in slowdowns(sample.gpus)
         },
         "clusterkit_top_timestamp_seconds": {(): snapshot.at},
     }

@@ -27,7 +27,14 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Models and GPUs": ("estimate", "layout"),
     "Images": ("images", "containers", "distribute", "air-gapped"),
-    "After the launch": ("diagnose", "top", "bench-allreduce", "bench-scaling", "metrics"),
+    "After the launch": (
+        "diagnose",
+        "top",
+        "bench-allreduce",
+        "bench-compute",
+        "bench-scaling",
+        "metrics",
+    ),
     "Make it yours": ("templates",),
 }
 """What a reader looks for, and the pages about it; a page that is named nowhere comes last."""

@@ -1,4 +1,4 @@
-"""`bench scaling` on the practice cluster, where one node may use a part of a processor only."""
+"""`bench scaling` and `bench compute` where one node may use a part of a processor only."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.desk import Desk
+from tests.helpers.lab_jobs import await_true
 from tests.helpers.needs import lack
 from tests.lab import Lab
 
@@ -116,6 +117,42 @@ def test_a_node_with_a_cpu_limit_is_named(own_lab: Lab) -> None:
         assert row["steps"] >= 12
         assert desk.state(row["job_id"]) == "cancelled"
     assert all(node["yardstick_s"] > 0 for node in three["evidence"])
+
+
+FLIP_A_BIT = """
+import os
+if os.environ.get("RANK") == "2":
+    import torch
+
+    right = torch.matmul
+
+    def matmul(left, right_side, *, out):
+        right(left, right_side, out=out)
+        out.view(torch.int32)[5, 7] ^= 1
+
+    torch.matmul = matmul
+"""
+
+
+def test_a_slow_node_and_a_wrong_bit_are_named(own_lab: Lab) -> None:
+    own_lab.up(3)
+    desk = Desk.of(own_lab, "compute")
+    desk.write("sitecustomize.py", FLIP_A_BIT)
+    with slowed(own_lab, "n2"):
+        done = desk.clusterkit(
+            *("bench", "compute", "--json", "--nodes", "3", "--gpus-per-node", "1"),
+            *("--seconds", "8", "--preflight", "off", "--env", f"PYTHONPATH={desk.folder}"),
+        )
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["nodes"], document["correct"]) == (["n1", "n2", "n3"], False)
+    assert [one["wrong_elements"] > 0 for one in document["gpus"]] == [False, False, True]
+    found = [(one["kind"], one["node"]) for one in document["findings"]]
+    assert found[0] == ("wrong", "n3")
+    assert ("slow", "n2") in found
+    assert ("slow", "n1") not in found
+    assert document["job"]["state"] == "succeeded"
+    await_true(lambda: not own_lab.run("head", ["squeue", "-h"], check=True).stdout, 90)
 
 
 def test_more_nodes_than_the_cluster_has_are_refused(desk: Desk) -> None:

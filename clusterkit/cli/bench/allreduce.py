@@ -11,13 +11,13 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
 from clusterkit.core.errors import UserError
 
-_JOB = (
+JOB = (
     *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set"),
     *("image", "container", "mount", "preflight", "exclude_unfit", "force"),
 )
 
 
-@takes_job_options(*_JOB)
+@takes_job_options(*JOB)
 @explained
 def allreduce(
     options: Mapping[str, Any],
@@ -65,10 +65,9 @@ def allreduce(
         of_job = None
     else:
         of_all = seconds * len(arguments["ops"])
-        ended = job.run_job(
+        of_job, measured = job.run_job(
             *(collectives.BENCH, options, arguments), seconds=of_all, dry_run=dry_run, as_json=json
         )
-        of_job, measured = ended.job, ended.result
         cluster = of_job.submission.cluster
     found = answer(measured, interconnect=interconnect, gpu=gpu)
     raise typer.Exit(collectives.show(found, of_job, cluster, save=save, as_json=json))

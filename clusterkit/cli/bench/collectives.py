@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clusterkit.cli.bench import job as jobs
 from clusterkit.cli.bench.report import allreduce_lines
 from clusterkit.cli.frame import console
+from clusterkit.cli.frame.job_args import exit_code_of
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import JobState
@@ -26,7 +27,7 @@ _BY = ("auto", "torch", "nccl-tests")
 _USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
 
 
-def _measured(written: Mapping[str, Any]) -> Result | None:
+def _measured(written: Mapping[str, Any], _nodes: Sequence[str | None]) -> Result | None:
     result = read_document(written)
     return result if result.measured or result.wrong or result.left_out else None
 
@@ -121,5 +122,5 @@ def show(found: Answer, job: Job | None, cluster: str | None, *, save: bool, as_
     if refused is not None:
         console.error(str(refused))
     wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
-    code = jobs.exit_code_of(job) if job is not None else 0
+    code = exit_code_of(job) if job is not None else 0
     return code or wrong or (EXIT_COULD_NOT if refused is not None else 0)

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,21 +51,13 @@ class Bench(Generic[T]):
     """Name and text of further files."""
     file: str
     """What the program writes into the folder of results."""
-    read: Callable[[Mapping[str, Any]], T | None]
-    """Return what that says; None where nothing was measured. Raises `Unparsed`."""
+    read: Callable[[Mapping[str, Any], Sequence[str | None]], T | None]
+    """Return what that says, also given the node of each rank (None where nobody has told); None
+    where nothing was measured. Raises `Unparsed`."""
     empty: Callable[[], Mapping[str, Any]]
     """What `--json` tells where nothing was measured."""
     alone: str = ""
     """Why one slot is too few, and what to do; empty where it is enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(Generic[T]):
-    """A job that has measured something, perhaps only a part of it."""
-
-    plan: LaunchPlan
-    job: Job
-    result: T
 
 
 def tell(job: Job) -> None:
@@ -82,8 +74,8 @@ def run_job(
     seconds: int,
     dry_run: bool,
     as_json: bool,
-) -> Ended[T]:
-    """Submit the job, wait for its end, and return what it measured in these `seconds`.
+) -> tuple[Job, T]:
+    """Submit the job, wait for its end, and return it and what it measured in these `seconds`.
 
     Raises:
         UserError, RemoteError: it cannot be submitted.
@@ -108,10 +100,10 @@ def run_job(
         console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
         console.note(f"  run folder  {run.path}")
         job = _wait(run, name)
-    result = _result(bench, job)
+    result = _result(bench, job, plan)
     if result is None:
         raise typer.Exit(_show_failure(bench, job, as_json=as_json))
-    return Ended(plan=plan, job=job, result=result)
+    return job, result
 
 
 def _wait(run: RunFolder, name: str) -> Job:
@@ -123,12 +115,15 @@ def _wait(run: RunFolder, name: str) -> Job:
         raise
 
 
-def _result(bench: Bench[T], job: Job) -> T | None:
+def _result(bench: Bench[T], job: Job, plan: LaunchPlan) -> T | None:
     written = kept(job, bench.file)
     if written is None:
         return None
+    told = {one.node_rank: one.node for one in job.results}
     try:
-        return bench.read(written)
+        return bench.read(
+            written, [told.get(k) for k, n in enumerate(plan.slots) for _ in range(n)]
+        )
     except Unparsed as error:
         console.warn(f"{job.run.results / bench.file}: {error}")
         return None

@@ -131,7 +131,7 @@ def _gpus(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
     if sample.gpu_problem:
         yield Verdict.FAIL, f"GPUs: {sample.gpu_problem}"
     degrees = {gpu.index: gpu.temperature_c for gpu in sample.gpus}
-    for slowdown in slowdowns(sample):
+    for slowdown in slowdowns(sample.gpus):
         if slowdown.harmful:
             hot = degrees[slowdown.index]
             at = "" if hot is None else f", {hot:.0f} C"
@@ -224,7 +224,7 @@ def _host_row(sample: NodeSample, rates: NodeRates | None) -> dict[str, Any]:
 
 
 def _gpu_rows(sample: NodeSample) -> list[dict[str, Any]]:
-    limited = {one.index: one.why for one in slowdowns(sample)}
+    limited = {one.index: one.why for one in slowdowns(sample.gpus)}
     names = (
         "index", "name", "busy_percent", "memory_used_mib", "memory_mib", "temperature_c",
         "power_w", "power_limit_w", "clock_mhz", "clock_max_mhz", "clock_reasons",

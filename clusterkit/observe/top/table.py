@@ -277,7 +277,7 @@ def _details(snapshot: Snapshot, node: NodeNow) -> Iterator[str]:
     """Yield a line for each GPU, each link that carries something, and each process of the job."""
     if node.sample is None:
         return
-    limited = {one.index: one.why for one in slowdowns(node.sample)}
+    limited = {one.index: one.why for one in slowdowns(node.sample.gpus)}
     for gpu in node.sample.gpus:
         yield _gpu(gpu, limited.get(gpu.index, ""))
     host = node.sample.host

@@ -185,10 +185,10 @@ def rates(before: NodeSample, after: NodeSample) -> NodeRates | None:
     )
 
 
-def slowdowns(sample: NodeSample) -> tuple[GpuSlowdown, ...]:
+def slowdowns(gpus: Iterable[GpuVitals]) -> tuple[GpuSlowdown, ...]:
     """Return the GPUs whose clocks are held down, and why."""
     found = []
-    for gpu in sample.gpus:
+    for gpu in gpus:
         mask = gpu.clock_reasons or 0
         why = next((cause for bits, _, cause, _ in SLOWDOWNS if mask & bits == bits), None)
         if why is not None:

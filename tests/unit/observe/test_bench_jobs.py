@@ -1,4 +1,4 @@
-"""`clusterkit bench allreduce` on this machine: jobs of two and three ranks over gloo."""
+"""`bench allreduce` and `bench compute` on this machine: jobs of two and three ranks."""
 
 from __future__ import annotations
 
@@ -47,12 +47,29 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def start_bench(folder: Path, *words: str) -> subprocess.Popen[str]:
+FLIP_A_BIT = """\
+import os
+if os.environ.get("RANK") == "1":
+    import torch
+
+    right, calls = torch.matmul, []
+
+    def matmul(left, right_side, *, out):
+        right(left, right_side, out=out)
+        calls.append(None)
+        if len(calls) > 2:
+            out.view(torch.int32)[5, 7] ^= 1 << 20
+
+    torch.matmul = matmul
+"""
+
+
+def start_bench(folder: Path, *words: str, verb: str = "allreduce") -> subprocess.Popen[str]:
     (folder / "clusterkit.yaml").write_text(
         f"clusters:\n  here: {{kind: local, run_dir: {folder}/runs, python: {sys.executable}}}\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-m", "clusterkit", "bench", "allreduce", "--cluster", "here", "--json",
+        [sys.executable, "-m", "clusterkit", "bench", verb, "--cluster", "here", "--json",
          *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -62,9 +79,9 @@ def start_bench(folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def bench(folder: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+def bench(folder: Path, *words: str, verb: str = "allreduce") -> tuple[int, dict[str, Any], str]:
     """Run the verb with --json; return its exit code, document and messages."""
-    with start_bench(folder, *words) as client:
+    with start_bench(folder, *words, verb=verb) as client:
         out, err = client.communicate(timeout=300)
     assert out, err
     return client.returncode, json.loads(out), err
@@ -122,6 +139,45 @@ def test_a_rank_that_dies_is_told_with_its_node_and_last_words(tmp_path: Path) -
     assert "no such device here" in err
 
 
+def test_products_are_timed_and_right(tmp_path: Path) -> None:
+    code, document, err = bench(tmp_path, "--nodes", "2", "--seconds", "2", verb="compute")
+    assert (document["correct"], document["complete"], document["ranks"]) == (True, True, 2)
+    assert document["nodes"] == ["node-0", "node-1"]
+    (device,) = document["devices"]
+    assert (device["device"], device["ranks"], device["peak_tflops"]) == ("cpu", 2, None)
+    for one in document["gpus"]:
+        assert (one["dtype"], one["size"]) == ("float32", 1024)
+        assert 0 < one["slowest_tflops"] <= one["tflops"] <= one["fastest_tflops"]
+        assert one["checks"] >= 2
+    # Others use this machine: one of the two may well be slower.
+    assert {one["kind"] for one in document["findings"]} <= {"slow"}
+    assert code == bool(document["findings"]), err
+    assert document["job"]["state"] == "succeeded"
+
+
+def test_a_bit_that_flips_under_load_is_a_failure_that_names_its_place(tmp_path: Path) -> None:
+    words = ("--gpus-per-node", "2", "--seconds", "1", *with_start(tmp_path, FLIP_A_BIT))
+    code, document, err = bench(tmp_path, *words, verb="compute")
+    assert code == 1, err
+    assert document["correct"] is False
+    first = document["findings"][0]
+    assert (first["kind"], first["node"], first["gpu"]) == ("wrong", "node-0", 1)
+    good, bad = document["gpus"]
+    assert (good["wrong_elements"], bad["wrong_elements"]) == (0, bad["failed_checks"])
+    assert 0 < bad["failed_checks"] < bad["checks"]
+    assert "row 5, column 7 is " in bad["detail"]
+    assert document["job"]["state"] == "succeeded"
+
+
+def test_a_rank_that_dies_before_it_multiplies_is_told(tmp_path: Path) -> None:
+    words = ("--nodes", "2", *with_start(tmp_path, DIE))
+    code, document, err = bench(tmp_path, *words, verb="compute")
+    assert code == 1
+    assert (document["gpus"], document["correct"], document["complete"]) == ([], None, False)
+    assert document["job"]["failure"]["node"] == "node-1"
+    assert "no such device here" in err
+
+
 def test_what_time_does_not_suffice_for_is_left_out(tmp_path: Path) -> None:
     words = ("--nodes", "2", "--sizes", "64M:512M", "--seconds", "1")
     code, document, err = bench(tmp_path, *words)
@@ -158,10 +214,19 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
     assert load_job(run).status.state is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_session_that_is_lost_leaves_no_job(tmp_path: Path, number: signal.Signals) -> None:
-    words = ("--gpus-per-node", "2", "--sizes", "64M", "--iters", "100000", "--seconds", "600")
-    with start_bench(tmp_path, *words) as client:
+@pytest.mark.parametrize(
+    ("number", "verb", "words"),
+    [
+        (signal.SIGTERM, "allreduce", ("--sizes", "64M", "--iters", "100000")),
+        (signal.SIGHUP, "allreduce", ("--sizes", "64M", "--iters", "100000")),
+        (signal.SIGTERM, "compute", ()),
+    ],
+)
+def test_a_session_that_is_lost_leaves_no_job(
+    tmp_path: Path, number: signal.Signals, verb: str, words: tuple[str, ...]
+) -> None:
+    of_both = ("--gpus-per-node", "2", "--seconds", "600")
+    with start_bench(tmp_path, *of_both, *words, verb=verb) as client:
         await_true(lambda: any(map(_runs, list_runs([tmp_path / "runs"]))))
         client.send_signal(number)
         client.communicate(timeout=120)

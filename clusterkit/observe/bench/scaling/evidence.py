@@ -149,7 +149,7 @@ def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
     for sample in samples:
         for gpu in sample.gpus:
             readings.setdefault(gpu.index, []).append(gpu)
-        for slow in slowdowns(sample):
+        for slow in slowdowns(sample.gpus):
             if slow.harmful:
                 limits.setdefault(slow.index, Counter())[slow.why] += 1
     return tuple(

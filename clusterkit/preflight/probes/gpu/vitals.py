@@ -43,6 +43,7 @@ class GpuVitals:
     clock_max_mhz: float | None = column("clocks.max.sm", number, default=None)
     clock_reasons: int | None = column("clocks_event_reasons.active", mask, default=None)
     """Bit mask of nvmlClocksEventReason*; NVIDIA only."""
+    uuid: str | None = column("uuid", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

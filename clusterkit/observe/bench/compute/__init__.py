@@ -1,0 +1,1 @@
+"""How fast the GPUs of a job multiply, and whether their products are right."""

@@ -1,0 +1,109 @@
+"""The program of `bench compute`, in one process: matrices, checks, patience."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from clusterkit.core.data import data_dir
+from tests.helpers.needs import require
+
+require("torch")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ModuleType:
+    """Import a copy of the program, with its question to nvidia-smi beside it."""
+    path = tmp_path / "clusterkit_compute.py"
+    source = data_dir("templates/programs") / "compute" / path.name
+    path.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_products_are_exact_whatever_the_order_of_sums(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    torch = program.torch
+    kind = getattr(torch, dtype)
+    largest = 1 if dtype == "float16" else 31
+    monkeypatch.setattr(program, "kind_of", lambda device: (kind, largest, 512))
+    product = program.Product(torch.device("cpu"))
+    parts = (product.left.double(), product.right.double())
+    exact = parts[0] @ parts[1]
+    assert torch.equal(
+        exact.float().to(kind), product.expected.expand(2, -1, 2, -1).reshape(512, 512)
+    )
+    # The largest sum of absolute values on the largest matrix: float32 holds all whole numbers
+    # up to 2^24, float16 has numbers up to 65504.
+    assert 8192 * largest**2 < (65504 if dtype == "float16" else 1 << 24)
+    for order in (torch.arange(512).flip(0), torch.randperm(512)):
+        torch.matmul(
+            parts[0][:, order].float(), parts[1][order].float(), out=(sums := torch.empty(512, 512))
+        )
+        assert torch.equal(sums.double(), exact)
+
+
+def test_one_wrong_element_is_found(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = program.torch
+    monkeypatch.setattr(program, "kind_of", lambda device: (torch.float32, 31, 512))
+    product = program.Product(torch.device("cpu"))
+    product.timed(1)
+    assert product.wrong() == (0, "")
+    right = product.result[300, 511].item()
+    product.result[300, 511] += 1
+    assert product.wrong() == (1, f"row 300, column 511 is {right + 1:g} and not {right:g}")
+    product.result.fill_(float("nan"))
+    assert product.wrong()[0] == 512 * 512
+
+
+def test_a_matrix_fits_into_a_part_of_the_memory(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = program.torch
+    device = torch.device("cuda", 0)
+    for free, size in ((80e9, 8192), (1e9, 4096), (1e6, 256)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 80e9))
+        assert program.size_for(8192, torch.bfloat16, device) == size
+
+
+def test_ranks_that_say_nothing_are_returned(program: ModuleType) -> None:
+    torch = program.torch
+    store, known, kept = torch.distributed.HashStore(), [None, {"node": "n1"}, None, None], []
+    store.set("answer/0", json.dumps({"node": "n0"}))
+    store.set("answer/2", "x" * (program.LARGEST + 1))
+    missing = program.gather(store, "answer", known, 0.3, lambda: kept.append(list(known)))
+    assert missing == [1, 3]
+    assert known == [{"node": "n0"}, {"node": "n1"}, None, None], "what is too long says nothing"
+    assert kept == [known]
+
+
+@pytest.mark.parametrize(
+    ("script", "whens"),
+    [
+        ("exit 77", set()),
+        ("echo index, name", {"before", "load", "after"}),
+    ],
+)
+def test_gpus_are_read_before_while_and_after(
+    program: ModuleType, tmp_path: Path, script: str, whens: set[str]
+) -> None:
+    (tmp_path / "clusterkit_vitals.sh").write_text(script)
+    watch = program.Watch(0.4)
+    watch.start()
+    assert watch.began.wait(20)
+    if whens:
+        watch.ended.wait(0.5)
+    watch.ended.set()
+    watch.join(20)
+    assert {one["when"] for one in watch.readings} == whens
+    assert all(one["exit_code"] == 0 for one in watch.readings)
