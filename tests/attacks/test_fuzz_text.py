@@ -65,6 +65,16 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
         "nan",
         "9" * 30,
     ),
+    "bench compute --from FILE": (
+        '{"schema": 1, "kind": "clusterkit-compute", "ranks": [',
+        '{"node": "n1", "gpu": 0, "device": "NVIDIA H100", "size": 8192, "seconds": [0.001]}',
+        "null, ",
+        "]}",
+        "1e308",
+        "NaN",
+        "9" * 30,
+        '"readings": [{"when": "load", "exit_code": 0, "text": "index, name"}]',
+    ),
     "diagnose FILE": (
         "RuntimeError: CUDA out of memory. Tried to allocate ",
         "Traceback (most recent call last):\n",

@@ -102,6 +102,7 @@ def myself():
     me["device"] = properties.name
     if local >= gpus:
         return {**me, "error": f"torch sees {gpus} GPUs on this node"}, None
+    torch.cuda.set_device(local)
     me["uuid"] = f"GPU-{getattr(properties, 'uuid', '')}"
     return me, torch.device("cuda", local)
 
@@ -124,7 +125,7 @@ def kind_of(device):
 def size_for(most, dtype, device):
     """Return how many rows a matrix has, so that three take a part of the free memory."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 40
-    while most > BASE and 3 * most * most * dtype.itemsize > free * MEMORY_SHARE:
+    while most > BASE and 3 * most * most * torch.finfo(dtype).bits // 8 > free * MEMORY_SHARE:
         most //= 2
     return most
 
