@@ -29,7 +29,7 @@ from clusterkit.observe.diagnose.evidence import (
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
-from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Role, Rule
+from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Role, Rule, gathers
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -101,7 +101,7 @@ def events_of(
                     groups={**near, **_groups(rule, hit.text, comparison.values(rule, hit))},
                     hit=hit,
                     node=comparison.node(source, hit),
-                    rank=hit.rank,
+                    rank=rank_in(near["of_rank"]) if "of_rank" in near else hit.rank,
                     time=time,
                     timed=own is not None,
                     handled=well.cover(rule, hit) or (ends and went_on(hit, scanned.size)),
@@ -203,30 +203,27 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
     """Yield the rules that find around a hit what they ask for, with the groups of that."""
     around: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     for rule in rules:
-        found = []
+        found, asked = [], []
         if rule.near:
             above, below = around = around or lines_around(hit)
             nearest = (hit.text, *reversed(above), *below)
             in_order = (*above, hit.text, *below)
-            found = [_told(p, in_order if _of_many(p) else nearest) for p in rule.near]
+            found = [_told(p, in_order if gathers(p) else nearest) for p in rule.near]
+            asked = [told for p, told in zip(rule.near, found, strict=True) if not gathers(p)]
         if rule.frame:
             frames = raised_in(hit)
-            found += [_told(p, frames) for p in rule.frame]
-        there = [told for told in found if told is not None]
-        if there or not (rule.near or rule.frame):
-            groups = (told.items() for told in reversed(there) if told)
+            asked += [_told(p, frames) for p in rule.frame]
+            found += asked[-len(rule.frame) :]
+        if not asked or any(told is not None for told in asked):
+            groups = (told.items() for told in reversed(found) if told)
             yield rule, {name: text for of_one in groups for name, text in of_one if text}
-
-
-def _of_many(pattern: re.Pattern[str]) -> bool:
-    return any(map(OF_MANY.match, pattern.groupindex))
 
 
 def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] | None:
     """Return the groups of the first line that matches; `all_` and `last_` ones are of them all."""
     matches = (match for line in lines if (match := pattern.search(line)))
     first = next(matches, None)
-    if first is None or not _of_many(pattern):
+    if first is None or not gathers(pattern):
         return None if first is None else first.groupdict()
     told: dict[str, list[str]] = {}
     for match in (first, *matches):

@@ -81,10 +81,10 @@ one of a process mostly.
 """
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OF_MPI = re.compile(
-    r"(?:\[\d{5,12}\.\d+\] )?\[(?P<node>[A-Za-z][\w.-]{0,62}+)"
-    r"(?::\d{2,10} {0,4}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d))"
+    r"(?:\[\d{5,12}\.\d+\] )?\[(?P<hydra>proxy(?::\d+:\d+)?@)?(?P<node>[A-Za-z][\w.-]{0,62}+)"
+    r"(?(hydra)\]|(?::\d{2,10} {0,4}(?::\w+){0,2}\]|\](?=\[\[\d+,\d+\],\d)))"
 )
-"""What Open MPI and UCX put before what they print themselves."""
+"""What Open MPI, UCX and Hydra's proxies put before what they print themselves."""
 _OF_SPARK = re.compile(r"\(TID \d+(?:\) \(|, )(?P<node>[\w.-]+)(?:,? executor \w+)?\): ")
 """The node of a task, as Spark names it where the task was lost."""
 _NOT_OF_MPI = re.compile(rf"{_NO_NODE.pattern}|.*\.(?:cc?|cpp|cu|go|h|hpp|java|rs|scala|[fF]\d\d)$")

@@ -64,6 +64,11 @@ class Compare(StrEnum):
     """Some nodes print such a line, and others with output do not."""
 
 
+def gathers(pattern: re.Pattern[str]) -> bool:
+    """Tell whether a pattern in `near` fills in what many lines tell, and asks for no such line."""
+    return any(map(OF_MANY.match, pattern.groupindex))
+
+
 def _compiled(text: object) -> object:
     if not isinstance(text, str):
         return text
@@ -156,7 +161,7 @@ class Rule:
     @property
     def conditional(self) -> bool:
         """Whether it asks for more than its line."""
-        return bool(self.near or self.frame) or self.compare is not None
+        return not all(map(gathers, self.near)) or bool(self.frame) or self.compare is not None
 
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
