@@ -21,6 +21,9 @@ sbatch: error: nothing was submitted
 {REFUSED}Unspecified error
 """
 NVCC = "nvcc fatal : Unsupported gpu architecture 'compute_99'\n"
+LMOD = "Lmod has detected the following error:  "
+ABSENT = "Unable to locate a modulefile for"
+TASK = "CreateSession still waiting for response from worker: "
 DOCKER = "docker: Error response from daemon: OCI runtime create failed: "
 NO_PROGRAM = '"exec: \\"train\\": executable file not found in $PATH'
 
@@ -138,3 +141,38 @@ def test_the_exception_of_a_worker_within_a_key_error_is_told(say: Say) -> None:
     found = say(f"KeyError: {'Traceback (most recent call last):' + inner!r}\n").cause
     assert found is not None
     assert (found.title, "row 7" in found.says) == ("the script raised KeyError", True)
+
+
+PROXY = (
+    "[proxy:0:1@n2] HYDU_sock_connect (sock.c:140): unable to connect from n2 to n1 (no route)\n"
+)
+STALLED = (
+    "[1,0]<stderr>:[2026-11-22 14:02:01.000001: W horovod/common/stall_inspector.cc:107] One or "
+    "more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks\n"
+)
+MISSING = "[1,0]<stderr>:{rank}: [grad_a, grad_b]\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "where"),
+    [
+        (PROXY, "n2"),
+        (f"{STALLED}[1,0]<stderr>:Missing ranks:\n{MISSING.format(rank=3)}", "rank 3"),
+        (f"{STALLED}{MISSING.format(rank=3)}{MISSING.format(rank=5)}", ""),
+        (f"{STALLED}[1,0]<stderr>:Broadcast_a_0 [missing ranks: 7]\n", "rank 7"),
+    ],
+)
+def test_who_is_missing_is_the_place_and_not_who_tells_it(say: Say, log: str, where: str) -> None:
+    found = say(log).cause
+    assert found is not None
+    assert found.where == where
+
+
+def test_libraries_older_than_jax_wants_are_why_it_has_too_few_devices(say: Say) -> None:
+    versions = (
+        "Version JAX was built against: 8907\nMinimum supported: 9100\nInstalled version: 8907\n"
+    )
+    outdated = f"Unable to use CUDA.\nOutdated cuDNN installation found.\n{versions}"
+    found = say(f"{outdated}ValueError: Number of devices 1 must be >= 8\n").cause
+    assert found is not None
+    assert (found.rule, "found 8907 and needs 9100" in found.says) == ("cuda-library-older", True)
