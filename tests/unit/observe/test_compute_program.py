@@ -9,10 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from clusterkit.cli.bench.compute import _more
 from clusterkit.core.data import data_dir
+from clusterkit.observe.bench.compute.document import read_document
 from tests.helpers.needs import require
+from tests.helpers.paths import ROOT
 
 require("torch")
+DOUBLES = ROOT / "tests" / "doubles"
 
 
 @pytest.fixture
@@ -107,3 +111,21 @@ def test_gpus_are_read_before_while_and_after(
     watch.join(20)
     assert {one["when"] for one in watch.readings} == whens
     assert all(one["exit_code"] == 0 for one in watch.readings)
+
+
+def test_readings_of_nvidia_smi_find_their_gpu(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(DOUBLES), prepend=":")
+    monkeypatch.setenv("CLUSTERKIT_GPUS", str(DOUBLES / "gpus" / "sick8"))
+    (tmp_path / "clusterkit_vitals.sh").write_text(_more()["clusterkit_vitals.sh"])
+    watch = program.Watch(1)
+    assert watch.read("load") == 0
+    row = (DOUBLES / "gpus" / "sick8" / "gpus.csv").read_text().splitlines()[3]
+    uuid = next(cell for cell in row.split(", ") if cell.startswith("GPU-"))
+    me = {"node": "n1", "gpu": 0, "device": "x", "uuid": uuid, "readings": watch.readings}
+    head = {"schema": 1, "kind": "clusterkit-compute"}
+    (worker,) = read_document({**head, "ranks": [me]}).workers
+    assert worker.gpu == int(row.split(", ")[0])
+    assert [one.when for one in worker.readings] == ["load"]
+    assert worker.readings[0].gpu.power_w is not None
