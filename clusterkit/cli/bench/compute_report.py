@@ -63,7 +63,11 @@ def _table(kind: Kind) -> Iterator[str]:
     rows[0] += ["clock", "power", "warmest"] if read else []
     by_speed = sorted(kind.workers, key=lambda one: -(one.tflops or 0.0))
     for one in by_speed[-_MOST_ROWS:]:
-        speeds = (figure(one.tflops or 0.0), figure(one.slowest or 0.0), f"{share(kind, one):.0%}")
+        speeds = (
+            figure(one.tflops or 0.0),
+            figure(one.slowest_tflops or 0.0),
+            f"{share(kind, one):.0%}",
+        )
         rows.append([one.node or "", str(one.gpu), *speeds, *(_vitals(one) if read else ())])
     head, *rest = table(rows, _ALIGN)
     yield console.dim(head)

@@ -105,7 +105,7 @@ def test_wrong_bits_are_named_first() -> None:
     ranks = [rank(), rank(gpu=1, tflops=300), rank("n2", 3, **bad)]
     wrong, slow = found(*ranks)
     assert wrong[:2] == ("wrong", "n2, GPU 3")
-    assert wrong[2] == "2 of 4 products are wrong, 3 elements in all, the first: " + bad["detail"]
+    assert wrong[2] == "2 of 4 products are wrong, elements in all: 3, the first: " + bad["detail"]
     assert slow[0] == "slow"
     assert answer.correct(read_document(document(*ranks))) is False
 

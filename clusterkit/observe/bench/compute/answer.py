@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median_high
 from typing import Any
 
@@ -71,7 +71,7 @@ def share(kind: Kind, worker: Worker) -> float:
 
 def correct(result: Result) -> bool | None:
     """Return whether all products were right; None where not all ranks have checked some."""
-    if any(one.failed or one.wrong for one in result.workers):
+    if any(one.failed_checks or one.wrong_elements for one in result.workers):
         return False
     return True if result.workers and all(one.checks for one in result.workers) else None
 
@@ -104,10 +104,10 @@ def _where(one: Worker) -> str:
 
 
 def _of(one: Worker, kind: Kind | None, *, gpus: bool) -> Iterator[tuple[str, str]]:
-    if one.failed or one.wrong:
+    if one.failed_checks or one.wrong_elements:
         first = f", the first: {one.detail}" if one.detail else ""
-        what = f"{one.failed} of {one.checks} products are wrong, {one.wrong} elements in all"
-        yield "wrong", what + first
+        what = f"{one.failed_checks} of {one.checks} products are wrong"
+        yield "wrong", f"{what}, elements in all: {one.wrong_elements}{first}"
     if one.error is not None:
         yield "failed", one.error
     elif one.tflops is None:
@@ -155,32 +155,8 @@ def document(result: Result) -> dict[str, Any]:
 
 def _row(one: Worker, kind: Kind | None) -> dict[str, Any]:
     return {
-        "rank": one.rank,
-        "node": one.node,
-        "gpu": one.gpu,
-        "device": one.device,
-        "dtype": one.dtype,
-        "size": one.size,
-        "tflops": one.tflops,
-        "slowest_tflops": one.slowest,
-        "fastest_tflops": one.fastest,
+        **asdict(one),
         "share_of_median": share(kind, one) if kind and one.tflops is not None else None,
-        "checks": one.checks,
-        "failed_checks": one.failed,
-        "wrong_elements": one.wrong,
-        "detail": one.detail,
-        "error": one.error,
         "held_down_by": throttling(one, harmful=False),
-        "readings": [
-            {
-                "when": reading.when,
-                "clock_mhz": reading.gpu.clock_mhz,
-                "clock_max_mhz": reading.gpu.clock_max_mhz,
-                "power_w": reading.gpu.power_w,
-                "power_limit_w": reading.gpu.power_limit_w,
-                "temperature_c": reading.gpu.temperature_c,
-                "clock_reasons": reading.gpu.clock_reasons,
-            }
-            for reading in one.readings
-        ],
+        "readings": [{"when": reading.when, **asdict(reading.gpu)} for reading in one.readings],
     }

@@ -90,13 +90,13 @@ class Worker:
     size: int | None = None
     tflops: float | None = None
     """The median over the parts of the load."""
-    slowest: float | None = None
-    fastest: float | None = None
+    slowest_tflops: float | None = None
+    fastest_tflops: float | None = None
     checks: int = 0
-    failed: int = 0
+    failed_checks: int = 0
     """How many of these products were wrong."""
-    wrong: int = 0
-    """Elements, in all of them."""
+    wrong_elements: int = 0
+    """In all of them."""
     detail: str = ""
     error: str | None = None
     readings: tuple[Reading, ...] = ()
@@ -197,11 +197,11 @@ def _worker(
         dtype=one.dtype,
         size=one.size if rates else None,
         tflops=median(rates) if rates else None,
-        slowest=rates[0] if rates else None,
-        fastest=rates[-1] if rates else None,
+        slowest_tflops=rates[0] if rates else None,
+        fastest_tflops=rates[-1] if rates else None,
         checks=one.checks,
-        failed=one.failed,
-        wrong=one.wrong,
+        failed_checks=one.failed,
+        wrong_elements=one.wrong,
         detail=one.detail,
         error=one.error,
         readings=mine,
