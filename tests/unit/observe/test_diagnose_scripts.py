@@ -192,7 +192,7 @@ CALLS = {
 }
 SCRIPT = """\
 import os, traceback, torch
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", RANK="0", WORLD_SIZE="1")
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
 def fail():
     {call}
 try:
