@@ -112,9 +112,18 @@ estimate-accuracy: $(VENV)/test.done ## Score the estimator: TRUTH=FILE, a table
 	@test -n "$(TRUTH)" || { echo 'which table? make estimate-accuracy TRUTH=FILE' >&2; exit 2; }
 	python -m bench.accuracy $(TRUTH)
 
+# SLURM=24.11: the release of another Debian, in a root folder of its own
+SUITE_24.11 := trixie
+ON_SLURM = tests/lab/release.sh $(or $(SUITE_$(SLURM)),$(error SLURM=$(SLURM): only 24.11 can be had here))
+
 .PHONY: lab
-lab: $(VENV)/dev.done debian-test ## Start the practice cluster: Slurm and ssh on hosts n1 n2 n3
-	python -m tests.lab up
+lab: $(VENV)/dev.done debian-test ## Start the practice cluster, Slurm and ssh (SLURM=24.11: that release, in a shell)
+	$(if $(SLURM),$(ON_SLURM) bash -c 'python -m tests.lab up && exec bash',python -m tests.lab up)
+
+.PHONY: test-slurm
+test-slurm: SLURM := $(or $(SLURM),24.11)
+test-slurm: $(VENV)/dev.done debian-test ## Run the smoke of the practice cluster on another Slurm (24.11)
+	$(ON_SLURM) pytest -n 2 $(PYTEST) -m 'smoke and lab and not train' tests/lab
 
 .PHONY: lab-down
 lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it

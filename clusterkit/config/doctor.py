@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from clusterkit.core.model import ClusterKind
 from clusterkit.core.version import __version__
 
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+TESTED_SLURM = ("22.05", "24.11")
+"""The releases that the tests of the practice cluster run on (`make test`, `make test-slurm`)."""
 
 
 class Condition(StrEnum):
@@ -197,7 +200,10 @@ def slurm(machine: Machine) -> Iterator[Item]:
         fix = "export SLURM_CONF=/path/to/slurm.conf"
         yield _item("slurm", answer.complaint, FAIL if needed else WARN, fix, needed=needed)
         return
-    yield _item("slurm", answer.output.strip(), needed=needed)
+    found = re.search(r"\d+\.\d+", answer.output)
+    tested = found is not None and found[0] in TESTED_SLURM
+    remark = "tested" if tested else f"clusterkit's tests run on {' and '.join(TESTED_SLURM)}"
+    yield _item("slurm", f"{answer.output.strip()} ({remark})", needed=needed)
     ping = machine.run(("scontrol", "ping"))
     up = ping.ok and " UP" in ping.output
     summary = ping.output.strip().splitlines()[0] if up else ping.complaint

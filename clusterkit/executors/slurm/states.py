@@ -28,18 +28,18 @@ from clusterkit.transport.slurm_nodes import SlurmNode
 _STATES = {
     word: state
     for state, words in (
-        (JobState.PENDING, "PENDING CONFIGURING"),
+        (JobState.PENDING, "PENDING CONFIGURING RESV_DEL_HOLD"),
         (JobState.RUNNING, "RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED SIGNALING RESIZING"),
         (JobState.SUCCEEDED, "COMPLETED"),
         (JobState.FAILED, "FAILED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL"),
         (JobState.TIMEOUT, "TIMEOUT DEADLINE"),
         (JobState.CANCELLED, "CANCELLED REVOKED"),
         (JobState.PREEMPTED, "PREEMPTED"),
-        (JobState.REQUEUED, "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT"),
+        (JobState.REQUEUED, "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT EXPEDITING"),
     )
     for word in words.split()
 }
-"""Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.05."""
+"""Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.11."""
 
 _LOST = "a node failed"
 _NOT_BOOTED = "a node did not boot"

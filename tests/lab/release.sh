@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Run a command on the Slurm of another Debian: tests/lab/release.sh SUITE COMMAND [ARG]...
+#
+# mmdebstrap makes a root folder of that Debian once and keeps it in ~/.cache/clusterkit. The command runs
+# in it, in the current folder of this checkout and with the Python of its virtual environment, in PID and
+# mount namespaces of its own: whatever it leaves behind ends with it. It needs root.
+set -euo pipefail
+
+suite=${1:?of which Debian? release.sh SUITE COMMAND} && shift
+packages=slurm-wlm,slurmdbd,mariadb-server-core,munge,openssh-server,openssh-client,busybox-static
+packages+=,iproute2,nftables,iputils-ping,iperf3,openmpi-bin,tcsh,fish,python3,procps,git
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/clusterkit
+root=$cache/slurm-$suite
+checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
+python=$("$checkout/.venv/bin/python" -c 'import sys; print(sys.base_prefix)')
+
+if [[ ! -e $root ]]; then
+  echo "making a root folder of Debian $suite in $root (some minutes, once)" >&2
+  mkdir -p "$cache"
+  made=$(mktemp -d "$cache/.slurm-$suite.XXXXXX")
+  trap 'rm -rf --one-file-system "$made"' EXIT
+  mmdebstrap --quiet --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" "$suite" "$made"
+  mv "$made" "$root"
+  trap - EXIT
+fi
+
+# The Python of the system is not below a prefix of its own.
+shown=("$checkout" "$python")
+if [[ $python == /usr ]]; then
+  shown=("$checkout" /usr/bin/python3.11 /usr/lib/python3.11)
+fi
+
+# bash stays process 1 and reaps what the practice cluster leaves to it. pivot_root and not chroot: who
+# enters a mount namespace made below lands at its root.
+export CLUSTERKIT_LAB=/tmp/clusterkit-lab
+# shellcheck disable=SC2016 # expanded by the shell inside
+exec unshare --mount --pid --fork --kill-child --propagation private bash -c '
+  set -euo pipefail
+  root=$1 folder=$PWD count=$2 && shift 2
+  mount --bind "$root" "$root"
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+  for shown in "${@:1:count}"; do
+    if [[ -d $shown ]]; then mkdir -p "$root$shown"; else mkdir -p "$root${shown%/*}" && touch "$root$shown"; fi
+    mount --bind "$shown" "$root$shown"
+  done
+  shift "$count"
+  mkdir -p "$root/.outside" && cd "$root"
+  pivot_root . .outside && umount -l /.outside && cd "$folder"
+  status=0
+  "$@" || status=$?
+  exit "$status"' release "$root" "${#shown[@]}" "${shown[@]}" "$@"
