@@ -15,7 +15,8 @@ start_database() {
         # What mariadb-install-db does, without the help texts and accounts that take most of its time.
         {
             printf 'create database mysql;\nuse mysql;\n'
-            cat /usr/share/mysql/mysql_system_tables.sql
+            cat /usr/share/mariadb/mariadb_system_tables.sql 2>/dev/null || # MariaDB 11
+                cat /usr/share/mysql/mysql_system_tables.sql
             printf 'create database slurm_acct_db;\n'
         } | mariadbd --defaults-file="$config" --datadir="$folder/data.new" --bootstrap \
             >>"$folder/mariadbd.log" 2>&1
