@@ -100,7 +100,7 @@ def events_of(
                     rule=rule,
                     groups={**near, **_groups(rule, hit.text, comparison.values(rule, hit))},
                     hit=hit,
-                    node=comparison.node(source, hit),
+                    node=None if "of_rank" in near else comparison.node(source, hit),
                     rank=rank_in(near["of_rank"]) if "of_rank" in near else hit.rank,
                     time=time,
                     timed=own is not None,

@@ -27,13 +27,15 @@ _TRACE = (
 """What only a process itself prints: behind it a word that may be one of a sentence is a prefix."""
 _AFTER_BAR = rf"(?:{_TRACE}|(?=(?:Killed|Terminated|Aborted|Segmentation fault)\b|\[rank: \d))"
 """What a shell or a framework prints of the end of a process, whose bar has no end of line."""
+_NOT_TENSORS = r"(?!\[[A-Za-z][^\s,\[\]]*+(?:, [^\s,\[\]]++)*+(?: \.\.\.)?\]$)"
+"""Horovod lists the tensors for which it waits behind the rank that has not given them."""
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
         r"\[[Rr]ank:? ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
         r"\[\d+,(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?",  # mpirun --tag-output
         r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S)|(?=PETSC ERROR:))",  # horovodrun
-        r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
+        rf" {{0,5}}(?P<rank>\d{{1,6}}): {_NOT_TENSORS}",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\((?:\w[\w.<>]* )?pid=(?:\d+|runtime_env)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee

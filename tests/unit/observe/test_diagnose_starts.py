@@ -150,6 +150,7 @@ STALLED = (
     "[1,0]<stderr>:[2026-11-22 14:02:01.000001: W horovod/common/stall_inspector.cc:107] One or "
     "more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks\n"
 )
+UNTAGGED = STALLED.removeprefix("[1,0]<stderr>:")
 MISSING = "[1,0]<stderr>:{rank}: [grad_a, grad_b]\n"
 
 
@@ -160,6 +161,8 @@ MISSING = "[1,0]<stderr>:{rank}: [grad_a, grad_b]\n"
         (f"{STALLED}[1,0]<stderr>:Missing ranks:\n{MISSING.format(rank=3)}", "rank 3"),
         (f"{STALLED}{MISSING.format(rank=3)}{MISSING.format(rank=5)}", ""),
         (f"{STALLED}[1,0]<stderr>:Broadcast_a_0 [missing ranks: 7]\n", "rank 7"),
+        (f"n1: {UNTAGGED}n1: Missing ranks:\nn1: 3: [grad_a, grad_b ...]\n", "rank 3"),
+        (f"{UNTAGGED}Missing ranks:\n3: [grad_a]\n", "rank 3"),
     ],
 )
 def test_who_is_missing_is_the_place_and_not_who_tells_it(say: Say, log: str, where: str) -> None:
@@ -176,3 +179,16 @@ def test_libraries_older_than_jax_wants_are_why_it_has_too_few_devices(say: Say)
     found = say(f"{outdated}ValueError: Number of devices 1 must be >= 8\n").cause
     assert found is not None
     assert (found.rule, "found 8907 and needs 9100" in found.says) == ("cuda-library-older", True)
+
+
+def test_what_cudnn_tells_of_memory_and_driver_is_told(say: Say) -> None:
+    dnn = "2026-11-22 18:02:05.1: E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:443] "
+    told = (
+        "Memory usage: 7995392 bytes free, 11721572352 bytes total",
+        "insufficient driver version: 5.1",
+    )
+    log = f"{dnn}{told[0]}.\n{dnn}Possibly {told[1]}\n"
+    end = "XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed.\n"
+    found = say(f"{log}{end}").cause
+    assert found is not None
+    assert all(words in found.says for words in told)
