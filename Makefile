@@ -29,7 +29,7 @@ HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?= -q --durations=25
 # what `make test` runs
-FIRST := not docker and not frameworks and (smoke or not lab and not train)
+FIRST := not docker and not frameworks and not gpu and (smoke or not lab and not train)
 # A job that a busy machine starved gets a second try, and the summary names it. Goes when ten runs in a
 # row were green without: on 2026-11-27 two tests of 7,454 failed in one of two.
 AGAIN := --reruns 1 -raR
@@ -64,7 +64,7 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 # One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
-	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not gpu and not ($(FIRST))' tests
 	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker
@@ -74,6 +74,38 @@ test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and c
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
 	pytest $(PYTEST) -m frameworks tests
+
+# The first Python here that has torch, with the packages of `make gpu-kit` for its version in front. A
+# machine with a GPU mostly has torch already, and may reach nothing: nothing is installed.
+.PHONY: test-gpu
+test-gpu: ## On a machine with an NVIDIA GPU, and any Python with torch: prove what else is only pretended
+	@for python in $(PYTHON) $(BIN)/python python3 python; do \
+	  $$python -c 'import sys, importlib.util as u; sys.exit(not u.find_spec("torch"))' 2>/dev/null || continue; \
+	  export PYTHONPATH="$(KIT)/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'):$(CURDIR):$$PYTHONPATH"; \
+	  $$python -c 'import pytest, pydantic, hypothesis' || { \
+	    echo "$$python lacks what the tests need: make gpu-kit PYTHON_VERSION=... elsewhere" >&2; exit 2; }; \
+	  exec $$python -m pytest $(PYTEST) -p no:cacheprovider -m gpu tests/gpu; done; \
+	echo 'no Python here has torch: make test-gpu PYTHON=/path/to/python3' >&2; exit 2
+
+# For a machine with a GPU and no network: this commit, and what it needs beside torch, unpacked.
+KIT := $(CURDIR)/build/gpu-kit
+PYTHON_VERSION ?= 3.12
+KIT_MOST := 41943040
+KIT_TESTS := execnet|hypothesis|iniconfig|packaging|pluggy|pytest|pytest-timeout|pytest-xdist|sortedcontainers
+
+.PHONY: gpu-kit
+gpu-kit: $(VENV)/core.done ## Pack build/gpu-kit.tar.gz for `make test-gpu` elsewhere (PYTHON_VERSION=3.12)
+	@rm -rf $(KIT) $(KIT).tar $(KIT).tar.gz && mkdir -p $(KIT)
+	@awk '/^[a-z]/ { wanted = $$0 ~ /^($(KIT_TESTS))==/ } wanted' locks/dev.txt >$(KIT)/tests.txt
+	@$(PIP) $(LOCKED) locks/core.txt --requirement $(KIT)/tests.txt --target $(KIT)/$(PYTHON_VERSION) --no-compile \
+	  --only-binary :all: --python-version $(PYTHON_VERSION) $(foreach of,2_34 2_28 2_17,--platform manylinux_$(of)_x86_64) \
+	  --platform manylinux2014_x86_64
+	@git archive --prefix clusterkit/ --output $(KIT).tar HEAD
+	@tar --append --file $(KIT).tar --transform 's,^,clusterkit/,' build/gpu-kit
+	@gzip -9 $(KIT).tar
+	@size=$$(stat --format %s $(KIT).tar.gz); test $$size -lt $(KIT_MOST) || { \
+	  echo "$(KIT).tar.gz has $$size bytes, over 40 MiB" >&2; exit 1; }
+	@echo "build/gpu-kit.tar.gz: tar xf it there, cd clusterkit, make test-gpu"
 
 .PHONY: lint
 lint: $(VENV)/dev.done $(VENV)/torch.done ## Run ruff, mypy, import-linter, shellcheck and hadolint

@@ -54,13 +54,13 @@ COMMANDS = (
     Command(
         title="clusterkit estimate, 70B traced",
         argv=(
-            str(CLUSTERKIT), "estimate", "--model", "llama_70b.py:model", "--gpu", "h100",
+            str(CLUSTERKIT), "estimate", "--model", "llama.py:model", "--gpu", "h100",
             "--gpus", "64",
         ),
         goal_s=5.0,
     ),
 )  # fmt: skip
-LARGE = Path(__file__).with_name("llama_70b.py")
+LARGE = Path(__file__).with_name("llama.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "bench-scaling",
         "metrics",
     ),
-    "Make it yours": ("templates",),
+    "Make it yours": ("templates", "gpu"),
 }
 """What a reader looks for, and the pages about it; a page that is named nowhere comes last."""
 
