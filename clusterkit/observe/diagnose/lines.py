@@ -71,7 +71,7 @@ _CLOCK = (
 _DATED = re.compile(rf"{_CLOCK}(?= |$)")
 _STAMP = re.compile(
     r"【\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^【】]{0,16}】 ?|"
-    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d{1,6}\]<std)|"
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[(?:\d+,)?\d{1,6}\]<std)|"
     rf"(?: {{0,4}}\| )?{_CLOCK}"
     r"(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
     rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE}))"

@@ -56,6 +56,7 @@ def cause(folder: Path, log: str) -> Finding:
             "local rank 2",
         ),
         ("Tue Nov 24 12:25:59 2026[1]<stderr>:Segmentation fault (core dumped)\n", "rank 1"),
+        ("Tue Nov 24 12:25:59 2026[1,7]<stderr>:Segmentation fault (core dumped)\n", "rank 7"),
         ("Process 3 exit with status code 139.\n", "rank 3"),
         (HYDRA.format(rank="", end="=   EXIT CODE: 139"), "n2"),
         (HYDRA.format(rank="RANK 3 ", end="=   KILLED BY SIGNAL: 9 (Killed)"), "n2 rank 3"),

@@ -24,6 +24,7 @@ NVCC = "nvcc fatal : Unsupported gpu architecture 'compute_99'\n"
 LMOD = "Lmod has detected the following error:  "
 ABSENT = "Unable to locate a modulefile for"
 TASK = "CreateSession still waiting for response from worker: "
+SYMBOL = "Symbol `orte_x' has different size in shared object"
 DOCKER = "docker: Error response from daemon: OCI runtime create failed: "
 NO_PROGRAM = '"exec: \\"train\\": executable file not found in $PATH'
 
@@ -60,6 +61,11 @@ NO_PROGRAM = '"exec: \\"train\\": executable file not found in $PATH'
             f'{DOCKER}docker.go:349: starting container process caused {NO_PROGRAM}": unknown.\n',
             "command-missing",
             "the program train is not there",
+        ),
+        (
+            f"mpiexec: {SYMBOL}\nIt looks like orte_init failed for some reason",
+            "mpi-not-started",
+            SYMBOL,
         ),
         (
             "login done\nsudo: my-docker: command not found\n",
