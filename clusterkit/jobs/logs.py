@@ -6,7 +6,7 @@ import codecs
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from clusterkit.core.errors import UserError
@@ -14,6 +14,7 @@ from clusterkit.core.reading import open_regular
 from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
+from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import Watch
 
 _CHUNK = 1 << 18
@@ -110,9 +111,16 @@ def _bounded(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def follow(
-    run: RunFolder, node: int | None = None, *, tail: int | None = None, poll_s: float = 0.2
+    run: RunFolder,
+    node: int | None = None,
+    *,
+    tail: int | None = None,
+    changed: Callable[[Job], None] = lambda _: None,
+    poll_s: float = 0.2,
 ) -> Iterator[str]:
     """Yield the output as it comes, until the job is over and all of it has been read.
+
+    `changed` hears of new states, and of the reasons for which the job is pending.
 
     Pieces are of many lines and end with a line end, but for a line that is not finished yet (one
     node only).
@@ -120,19 +128,25 @@ def follow(
     Raises:
         UserError: there is no such node.
     """
-    pieces = _followed(run, node, tail=tail, poll_s=poll_s)
+    pieces = _followed(run, node, tail=tail, changed=changed, poll_s=poll_s)
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
 def _followed(
-    run: RunFolder, node: int | None, *, tail: int | None, poll_s: float
+    run: RunFolder,
+    node: int | None,
+    *,
+    tail: int | None,
+    changed: Callable[[Job], None],
+    poll_s: float,
 ) -> Iterator[str]:
     watch = Watch(run, starts=True)
     ranks = ranks_of(run, node)
     readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
     while True:
         # Looked at before reading, so that what a job wrote last is read after its end.
-        watch.look()
+        for job in watch.look():
+            changed(job)
         over = watch.over
         if node is None:
             _add_new(run, readers)

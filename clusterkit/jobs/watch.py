@@ -57,6 +57,8 @@ class Watch:
     def look(self) -> list[Job]:
         """Return the jobs that have changed their states.
 
+        A single job also counts as changed when it is pending for another reason than before.
+
         Raises:
             UserError: the folder of the only job cannot be read any more.
         """
@@ -84,7 +86,7 @@ class Watch:
         }
         for run, job in found.items():
             before = self.jobs.get(run)
-            if before is None or before.status.state is not job.status.state:
+            if before is None or _has_changed(before, job, reason=only):
                 changed.append(job)
             if job.status.state is JobState.UNKNOWN:
                 self._unknown_since.setdefault(run, time.monotonic())
@@ -127,6 +129,13 @@ class Watch:
         left = self.open
         unknown = any(job.status.state is JobState.UNKNOWN for job in self.jobs.values())
         return unknown and bool(left) and all(map(is_queued, left)) and not ready(left)
+
+
+def _has_changed(before: Job, job: Job, *, reason: bool) -> bool:
+    """Tell whether the state is another one, or the `reason` for which the job is pending."""
+    then, now = before.status, job.status
+    pending = reason and now.state is JobState.PENDING
+    return now.state is not then.state or (pending and now.reason != then.reason)
 
 
 def _unknown_timeout_s(job: Job) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -124,9 +125,13 @@ def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[
 def test_spares_are_nodes_of_the_job_and_wake_no_others(
     desk: Desk, resumed: Callable[[], list[str]]
 ) -> None:
+    spare = ("--requeue", "1", "--spares", "1")
     with full_shared_memory(desk.lab, "n3"):
-        done = desk.submit("--wait", "--requeue", "1", "--spares", "1", *JOB, "hello.py")
+        asked = desk.clusterkit("submit", "--wait", "--json", *spare, *JOB, "hello.py")
+    done = json.loads(asked.stdout)
     assert done["state"] == "succeeded"
+    booting = r"pending: [0-2] of 3 nodes up, n\S+ boot since [\d:]+, given up after 60 s \(Resume"
+    assert re.search(booting, asked.stderr), asked.stderr
     assert [node["node"] for node in done["nodes"]] == ["n4", "n5"]
     assert resumed() == ["n3", "n4", "n5"]
 

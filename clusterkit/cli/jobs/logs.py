@@ -80,8 +80,13 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
 
     Ctrl-C ends the looking on, not the job.
     """
+
+    def changed(job: Job) -> None:
+        if job.status.state is JobState.PENDING:  # else its output tells
+            console.note(f"{name_of(job)} {state_text(job)}")
+
     try:
-        _print(_shown(run, follow_output(run, node, tail=tail)))
+        _print(_shown(run, follow_output(run, node, tail=tail, changed=changed)))
         job = load_job(run)
     except KeyboardInterrupt:
         name = name_of(load_job(run))

@@ -43,7 +43,8 @@ _STATES = {
 
 _LOST = "a node failed"
 _NOT_BOOTED = "a node did not boot"
-_OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Reason)=(\S+)")
+_NO_NODES = re.compile(r"Nodes required for job are DOWN|ReqNodeNotAvail")
+_OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|StartTime)=(\S+)")
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
@@ -60,6 +61,8 @@ _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
 _DAY_S = 86400
+_MOST_ROWS = 5
+"""So many groups of nodes that are down are told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,14 @@ def query(queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     for job_id, known in found.items():
         if known.reason in {_LOST, _NOT_BOOTED}:
             why = explain_node_failure(job_id)
-            found[job_id] = replace(known, reason=f"{known.reason}: {why}")
+        elif len(queries) > 1:  # of an array Slurm would be asked a thousand questions
+            why = ""
+        elif known.word == "CONFIGURING":
+            why = explain_boot(job_id)
+        else:
+            why = explain_missing_nodes(job_id) if _NO_NODES.match(known.reason or "") else ""
+        if why:
+            found[job_id] = replace(known, reason=f"{known.reason}: {why}" if known.reason else why)
     return found
 
 
@@ -215,13 +225,47 @@ def since(moment: float) -> str:
     return datetime.fromtimestamp(moment - _DAY_S, tz=UTC).strftime("%Y-%m-%d")
 
 
+def explain_boot(job_id: str) -> str:
+    """Return how many nodes of a job are up and which still boot; empty where all are up."""
+    job = _job(job_id)
+    nodes = _nodes(job.get("NodeList", ""))
+    booting = [node for node in nodes if slurm_nodes.asleep(node.states)]
+    if not booting:
+        return ""
+    config = run_command(["scontrol", "show", "config"]).output
+    limit = re.search(r"^ResumeTimeout\s*=\s*(\d+) sec", config, re.MULTILINE)
+    given_up = f", given up after {limit[1]} s (ResumeTimeout)" if limit else ""
+    since_when = f" since {job['StartTime'].rpartition('T')[2]}" if "StartTime" in job else ""
+    which = _folded([node.name for node in booting])
+    return (
+        f"{len(nodes) - len(booting)} of {len(nodes)} nodes up, {which} boot{since_when}{given_up}"
+    )
+
+
+def explain_missing_nodes(job_id: str) -> str:
+    """Return which nodes of the partition that a job waits for are down or drained, and why."""
+    partition = _job(job_id).get("Partition", "")
+    states = "--states=down,drain,fail"
+    listed = run_command(["sinfo", "-h", "-p", partition, states, "-o", "%N|%T|%E"])
+    rows = [line.split("|", 2) for line in listed.output.splitlines()[:_MOST_ROWS]]
+    return "; ".join(
+        f"{names} is {state}" + (f", {reason}" if reason not in _NOTHING else "")
+        for names, state, reason in (row for row in rows if len(row) == 3)
+    )
+
+
+def _job(job_id: str) -> dict[str, str]:
+    """Return what the record of a job says of its nodes."""
+    answer = run_command(["scontrol", "show", "job", "-o", job_id])
+    return {key: text for key, text in _OF_JOB.findall(answer.output) if text not in _NOTHING}
+
+
 def explain_node_failure(job_id: str) -> str:
     """Return which node it was and why, as far as Slurm's records have it.
 
     The controller may have lost its own link: then all nodes answer again, and no record names one.
     """
-    answer = run_command(["scontrol", "show", "job", "-o", job_id])
-    job = {key: text for key, text in _OF_JOB.findall(answer.output) if text not in _NOTHING}
+    job = _job(job_id)
     listed = job.get("NodeList") or _accounted(job_id)
     failed = job.get("FailedNode")
     because = f" (Slurm's reason: {job['Reason']})" if "Reason" in job else ""
@@ -259,9 +303,12 @@ def _states_of(bad: list[SlurmNode]) -> list[str]:
         alike.setdefault(("+".join(node.states).lower(), node.reason), []).append(node.name)
     lines = []
     for (state, reason), names in alike.items():
-        try:
-            who = hostlist.fold_set(names)
-        except UserError:
-            who = ", ".join(names)
-        lines.append(f"{who} is {state}" + (f", {reason}" if reason else ""))
+        lines.append(f"{_folded(names)} is {state}" + (f", {reason}" if reason else ""))
     return lines
+
+
+def _folded(names: list[str]) -> str:
+    try:
+        return hostlist.fold_set(names)
+    except UserError:
+        return ", ".join(names)

@@ -10,7 +10,7 @@ from clusterkit.core.model import ClusterKind, NodeResult
 from clusterkit.executors import executor_for
 from clusterkit.executors.run import node_results
 from clusterkit.executors.slurm import states
-from clusterkit.executors.slurm.states import explain_node_failure
+from clusterkit.executors.slurm.states import explain_node_failure, query
 from tests.unit.executors.test_executors_slurm import (
     SCRIPT,
     WANTED,
@@ -108,3 +108,33 @@ def test_slurm_is_told_of_a_bad_node_beside_those_that_were_excluded(
     for _ in range(2):
         executor_for(ClusterKind.SLURM).restart(run, submission)
     assert (tmp_path / "asked").read_text() == "update JobId=4711 ExcNodeList=n[8-9],n1\n"
+
+
+BOOTS = "JobId=7 StartTime=2026-11-27T04:16:22 Partition=cloud NodeList=n[3-4]"
+BOOTING = "NodeName=n4 State=MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"
+
+
+def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
+    fake("squeue", f"echo '7|CONFIGURING|None|{SCRIPT}'")
+    up = "NodeName=n3 State=MIXED+CLOUD"
+    of_nodes = f"node) echo '{up}'; echo '{BOOTING}'"
+    config = "config) echo 'ResumeTimeout           = 60 sec'"
+    fake(
+        "scontrol",
+        f"case \"$2\" in job) echo '{BOOTS}' ;; {of_nodes} ;; {config} ;; esac",
+    )
+    told = query(WANTED)["7"].reason
+    assert told == "1 of 2 nodes up, n4 boot since 04:16:22, given up after 60 s (ResumeTimeout)"
+    fake("scontrol", "exit 1")
+    assert query(WANTED)["7"].reason is None
+
+
+def test_a_job_that_no_nodes_are_left_for_names_those_that_are_down(fake: Fake) -> None:
+    reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"
+    fake("squeue", f"echo '7|PENDING|{reason}|{SCRIPT}'")
+    slurm(fake, BOOTS)
+    fake("sinfo", "echo 'n4|down~|ResumeTimeout reached'; echo 'n7|drained|none'; echo 'a line'")
+    told = f"{reason}: n4 is down~, ResumeTimeout reached; n7 is drained"
+    assert query(WANTED)["7"].reason == told
+    fake("sinfo", "exit 1")
+    assert query(WANTED)["7"].reason == reason
