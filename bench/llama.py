@@ -34,6 +34,9 @@ SHAPES = {
 class Block(nn.Module):
     """Attention with grouped keys and values, and a gated MLP."""
 
+    repeats = False
+    """Whether keys and values are repeated for all heads, as many programs do."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -52,6 +55,8 @@ class Block(nn.Module):
             project(y).unflatten(-1, (self.shape.kv_heads, -1)).transpose(1, 2)
             for project in (self.k, self.v)
         )
+        if self.repeats:
+            k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         y = self.norm_2(x)

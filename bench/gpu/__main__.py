@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("part", choices=("matrix", "overhead"))
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder (build/gpu)")
     parser.add_argument("--table", type=Path, default=MATRIX, help="the runs of the matrix")
-    parser.add_argument("--budget", type=float, default=330.0, help="seconds for all runs (330)")
+    parser.add_argument("--budget", type=float, default=270.0, help="seconds for all runs (270)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the overhead (3)")
     parser.add_argument("--model", default="0.4B", help="what the overhead trains (0.4B)")
     return parser

@@ -59,7 +59,7 @@ def _steps_per_s(contender: str, desk: Path) -> float:
     )  # fmt: skip
     if done.returncode or not found.exists():
         raise BenchError(f"{contender}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return 1 / float(json.loads(found.read_text())["step_s"])
+    return float(json.loads(found.read_text())["steps_per_s"])
 
 
 def environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ from tests.gpu.machine import out, run
 
 pytestmark = pytest.mark.gpu
 
-BUDGET_S = 330
+BUDGET_S = 270
 
 
 def test_no_run_is_out_of_memory_where_the_estimate_is_confident() -> None:
