@@ -131,7 +131,7 @@ def test_the_first_of_chained_exceptions_is_a_download_from_the_host_that_was_as
             "FileNotFoundError: Couldn't find a module script at /home/ada/glue/glue.py. "
             "Module 'glue' doesn't exist on the Hugging Face Hub either."
         ),  # evaluate
-        "ConnectionError: Couldn't reach 'glue' on the Hub (OfflineModeIsEnabled)",
+        "ConnectionError: Couldn't reach 'glue' on the Hub (ConnectionError)",
     ],
 )
 def test_a_model_or_metric_of_the_hub_is_a_download_and_no_missing_mount(
