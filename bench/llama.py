@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-class Shape(NamedTuple):
-    """How large a Llama is."""
-
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    mlp: int
-    words: int
-
-
-SHAPES = {
-    "tiny": Shape(layers=2, width=64, heads=4, kv_heads=2, mlp=128, words=256),
-    "0.1B": Shape(layers=12, width=768, heads=12, kv_heads=12, mlp=2048, words=32000),
-    "0.4B": Shape(layers=24, width=1024, heads=16, kv_heads=8, mlp=3584, words=32000),
-    "1B": Shape(layers=16, width=2048, heads=32, kv_heads=8, mlp=8192, words=32000),
-    "3B": Shape(layers=28, width=3072, heads=24, kv_heads=8, mlp=8192, words=128256),
-    "8B": Shape(layers=32, width=4096, heads=32, kv_heads=8, mlp=14336, words=128256),
-    "70B": Shape(layers=80, width=8192, heads=64, kv_heads=8, mlp=28672, words=128256),
-}
+LLAMA_70B = 80, 8192, 64, 8, 28672, 128256
+"""Blocks, width, heads, heads of keys, width of the MLP, words."""
 
 
 class Block(nn.Module):
@@ -37,22 +16,21 @@ class Block(nn.Module):
     repeats = False
     """Whether keys and values are repeated for all heads, as many programs do."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, width: int, heads: int, kv_heads: int, mlp: int) -> None:
         super().__init__()
-        self.shape = shape
-        width, keys = shape.width, shape.width // shape.heads * shape.kv_heads
+        self.heads, self.kv_heads, keys = heads, kv_heads, width // heads * kv_heads
         self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
         self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.k, self.v = (nn.Linear(width, keys, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, shape.mlp, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.mlp, width, bias=False)
+        self.gate, self.up = (nn.Linear(width, mlp, bias=False) for _ in range(2))
+        self.down = nn.Linear(mlp, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, time, width) to the same shape."""
         y = self.norm_1(x)
-        q = self.q(y).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+        q = self.q(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = (
-            project(y).unflatten(-1, (self.shape.kv_heads, -1)).transpose(1, 2)
+            project(y).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
             for project in (self.k, self.v)
         )
         if self.repeats:
@@ -67,12 +45,14 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Embedding, blocks, head."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, kv_heads: int, mlp: int, words: int
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(shape.words, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(shape.width)
-        self.head = nn.Linear(shape.width, shape.words, bias=False)
+        self.embedding = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width, heads, kv_heads, mlp) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, words, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of each next token."""
@@ -86,4 +66,4 @@ class Llama(nn.Module):
 def model() -> nn.Module:
     """Return the largest; on the meta device it costs nothing."""
     assert torch.get_default_device().type == "meta", "70 billion parameters do not fit here"
-    return Llama(SHAPES["70B"])
+    return Llama(*LLAMA_70B)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench.llama import SHAPES
 from clusterkit.core.data import read_table
 from clusterkit.estimate.measurement import Measurement, parse_measurement
 from clusterkit.estimate.memory.phases import memory_of
@@ -17,13 +16,34 @@ from clusterkit.estimate.setup import Library, Precision, Setup
 MATRIX = Path(__file__).with_name("matrix.tsv")
 
 
+class Shape(NamedTuple):
+    """How large a `bench.llama.Llama` is."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    mlp: int
+    words: int
+
+
+SHAPES = {
+    "tiny": Shape(layers=2, width=64, heads=4, kv_heads=2, mlp=128, words=256),
+    "0.1B": Shape(layers=12, width=768, heads=12, kv_heads=12, mlp=2048, words=32000),
+    "0.4B": Shape(layers=24, width=1024, heads=16, kv_heads=8, mlp=3584, words=32000),
+    "1B": Shape(layers=16, width=2048, heads=32, kv_heads=8, mlp=8192, words=32000),
+    "3B": Shape(layers=28, width=3072, heads=24, kv_heads=8, mlp=8192, words=128256),
+    "8B": Shape(layers=32, width=4096, heads=32, kv_heads=8, mlp=14336, words=128256),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One training run, in the words of `estimate`."""
 
     id: str
     model: str
-    """One of `bench.llama.SHAPES`."""
+    """One of `SHAPES`."""
     strategy: str
     """single, ddp, fsdp, fsdp-offload, or DeepSpeed's zero0 to zero3, with `-offload`."""
     precision: str

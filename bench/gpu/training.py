@@ -29,8 +29,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import checkpoint
 
-from bench.gpu.rows import Row
-from bench.llama import SHAPES, Llama
+from bench.gpu.rows import SHAPES, Row
+from bench.llama import Llama
 
 _WARM_UP, _ENOUGH_S = 2, 12.0
 Step = Callable[[Tensor], None]
@@ -93,7 +93,7 @@ def _model(row: Row, device: torch.device) -> nn.Module:
     # Nothing larger than the model is ever there: it would stay reserved.
     torch.set_default_dtype(kept)
     with torch.device("meta"):
-        model = Llama(SHAPES[row.model])
+        model = Llama(*SHAPES[row.model])
     torch.set_default_dtype(torch.float32)
     model.to_empty(device="cpu" if row.strategy == "fsdp-offload" else device)
     for parameter in model.parameters():

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.matrix import OUT_OF_MEMORY, RAN, Result
-from bench.gpu.rows import Row, measured, memory_of_run, read_matrix
+from bench.gpu.rows import SHAPES, Row, measured, memory_of_run, read_matrix
 from bench.gpu.table import COLUMNS, lines_of, markdown, summary, tsv
-from bench.llama import SHAPES
 from clusterkit.estimate.speed.step_time import speed_of
 from tests.gpu.machine import cause, run, submit
 
