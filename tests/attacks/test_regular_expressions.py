@@ -73,8 +73,8 @@ def test_every_other_regular_expression_takes_linear_time() -> None:
 def test_no_line_of_4_kb_holds_up_a_rule() -> None:
     hostile = ("bash" + ": sh" * LONGEST)[: LONGEST - 60] + ": Permission denie"
     lines = [hostile, "a" * LONGEST, "sh: " * (LONGEST // 8) + "a/" * (LONGEST // 4)]
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for rule in own_rules():
         for line in lines:
             rule.match(f"{rule.needs[0]} {line}")
-    assert time.perf_counter() - begun < 2
+    assert time.thread_time() - begun < 2
