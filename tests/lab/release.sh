@@ -3,7 +3,7 @@
 #
 # mmdebstrap makes a root folder of that Debian once and keeps it in ~/.cache/clusterkit. The command runs
 # in it, in the current folder of this checkout and with the Python of its virtual environment, in PID and
-# mount namespaces of its own: whatever it leaves behind ends with it. It needs root.
+# mount namespaces of its own: processes and files that it leaves behind end with it. It needs root.
 set -euo pipefail
 
 suite=${1:?of which Debian? release.sh SUITE COMMAND} && shift
@@ -24,6 +24,8 @@ if [[ ! -e $root ]]; then
   trap - EXIT
 fi
 
+mkdir -p "$root.changes"
+
 # The Python of the system is not below a prefix of its own.
 shown=("$checkout" "$python")
 if [[ $python == /usr ]]; then
@@ -37,11 +39,13 @@ export CLUSTERKIT_LAB=/tmp/clusterkit-lab
 exec unshare --mount --pid --fork --kill-child --propagation private bash -c '
   set -euo pipefail
   root=$1 folder=$PWD count=$2 && shift 2
-  mount --bind "$root" "$root"
+  # One file system with /tmp in it, as the hosts of the practice cluster look into each other
+  mount -t tmpfs tmpfs "$root.changes"
+  mkdir "$root.changes/upper" "$root.changes/work"
+  mount -t overlay -o "lowerdir=$root,upperdir=$root.changes/upper,workdir=$root.changes/work" overlay "$root"
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
-  mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   for shown in "${@:1:count}"; do
     if [[ -d $shown ]]; then mkdir -p "$root$shown"; else mkdir -p "$root${shown%/*}" && touch "$root$shown"; fi
     mount --bind "$shown" "$root$shown"
