@@ -161,17 +161,22 @@ def words_around(hit: Hit) -> Mapping[str, str]:
 
     Frames, lines of dashes, and the place that a program names before its message are left out.
     """
-    above = (_said(line) for line in reversed(lines_before(hit, _FRAME)))
-    below: list[str] = []
-    code = False
-    for line in lines_after(hit, _AROUND):
-        code, source = _FRAME_AT.match(line) is not None, code
-        if not (code or source or _OF_PLACE.match(line)):
-            below.append(_said(line))
+    above = reversed(list(_spoken(lines_before(hit, _FRAME))))
+    below = list(_spoken(lines_after(hit, _AROUND)))
     return {
         "above": next((said for said in above if said and not _SAID_AT_END.search(said)), ""),
         "below": " ".join(islice(filter(None, below), 2 if _announces(below) else 1)),
     }
+
+
+def _spoken(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what lines say, but for frames of tracebacks and the line of source below each."""
+    source = False
+    for line in lines:
+        frame = _FRAME_AT.match(line) is not None
+        if not (frame or source or _OF_PLACE.match(line)):
+            yield _said(line)
+        source = frame
 
 
 def unwrapped(hit: Hit) -> str:

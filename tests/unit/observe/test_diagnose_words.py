@@ -444,6 +444,15 @@ def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(
     assert cause(say(f"--- ERROR ---\nthe mesh is flat\n{ABORTED}")).title.endswith(
         "the mesh is flat"
     )
+    shut = "x.HorovodInternalError: Horovod has been shut down. This was caused by an exception"
+    frame = '  File "/home/ada/train.py", line 61, in train\n    hvd.allreduce(loss, name="loss")\n'
+    assert cause(say(f"the loss is flat\n{frame}{shut}")).title.endswith("it: the loss is flat")
+
+
+def test_the_report_of_slurm_is_of_the_node_whose_task_ended_with_a_code(say: Say) -> None:
+    ended = "srun: error: n4: task 5: Terminated\nsrun: error: n3: task 2: Exited with exit code 1"
+    found = cause(say(f"srun: Force Terminated StepId=4711.0\n{ended}"))
+    assert (found.rule, found.node) == ("slurm-report", "n3")
 
 
 def test_open_mpi_and_ucx_name_the_node_of_a_line(say: Say) -> None:
