@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
+from clusterkit.config import doctor
 from clusterkit.config.doctor import Condition, Item, Machine, examine
 from clusterkit.config.load import load_settings
 from clusterkit.core.commands import Answer
@@ -152,6 +153,12 @@ def test_run_dir_that_cannot_be_written(tmp_path: Path) -> None:
     assert item.condition is Condition.FAIL
 
 
+def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the verb the import of torch, which takes it seconds."""
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else real(name))
+
+
 def test_verb_with_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
@@ -163,6 +170,7 @@ def test_verb_with_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["findings"] == 0
+    _without_torch(monkeypatch)
     text = CliRunner().invoke(app, ["doctor"]).stdout
     assert "missing  slurm" in text
     assert ("torch" in sys.modules) is imported_before
@@ -173,6 +181,7 @@ def test_verb_with_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "")
     (tmp_path / "clusterkit.yaml").write_text("clustrs: {}\n", encoding="utf-8")
     monkeypatch.delenv("CLUSTERKIT_CONFIG_FILE", raising=False)
+    _without_torch(monkeypatch)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "unknown key 'clustrs' (1 in all)" in result.stdout
