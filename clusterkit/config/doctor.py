@@ -200,7 +200,7 @@ def slurm(machine: Machine) -> Iterator[Item]:
         fix = "export SLURM_CONF=/path/to/slurm.conf"
         yield _item("slurm", answer.complaint, FAIL if needed else WARN, fix, needed=needed)
         return
-    found = re.search(r"\d+\.\d+", answer.output)
+    found = re.search(r"\b\d\d\.\d\d\b", answer.output)
     tested = found is not None and found[0] in TESTED_SLURM
     remark = "tested" if tested else f"clusterkit's tests run on {' and '.join(TESTED_SLURM)}"
     yield _item("slurm", f"{answer.output.strip()} ({remark})", needed=needed)

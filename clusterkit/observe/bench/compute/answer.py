@@ -16,7 +16,7 @@ from clusterkit.observe.vitals.sample import slowdowns
 SLOW = 0.9
 """A GPU below this share of the median of its kind is slow."""
 SLOW_CPU = 0.6
-"""Likewise for processors, which others use as well."""
+"""Likewise for CPUs, which others use as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
