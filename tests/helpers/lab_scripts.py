@@ -116,11 +116,14 @@ for words in meet(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), mine):
 
 SIZE = """
 import os
+import time
 
 if os.environ["HOROVOD_RANK"] == "0":
     print("world size", os.environ["HOROVOD_SIZE"])
+time.sleep(10)
 """
-"""Says what examples/train_horovod.py says of how many ranks there are."""
+"""Says what examples/train_horovod.py says of how many ranks there are. Stays as long as training
+would: a node that begins after the first one has ended waits for its rendezvous in vain."""
 
 _SLOWLY = """
 import runpy, sys, time
