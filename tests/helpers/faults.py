@@ -33,15 +33,6 @@ SHORT = "echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; sleep 1"
 """Ends once the strike is over."""
 ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
 """Ends well when it is started again, and not before."""
-SAVES = f"""exec {sys.executable} -c '
-import os, pathlib, signal, time
-saved = pathlib.Path(os.environ["CK_RESULTS"], "saved-" + os.environ["CK_NODE_RANK"])
-signal.signal(signal.SIGUSR2, lambda *_: saved.touch())
-print("on", flush=True)
-while os.environ["CK_RESTART_COUNT"] == "0" or not saved.exists():
-    time.sleep(0.2)
-'"""
-"""Ends well when it is started again after a notice, on which it saves where it is."""
 FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
 WHOLE = {"cpus-per-task": "5"}
 """So many that no two jobs share a node."""
@@ -331,7 +322,7 @@ FAULTS = {
     "limit-again": Fault(
         words="the time limit, with `--requeue 1`",
         strike=_wait_for_the_limit,
-        body=SAVES,
+        body=ONCE,
         options={"time": "0:12", "requeue": 1},
         ends={"ssh": "succeeded"},
     ),

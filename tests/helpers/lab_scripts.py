@@ -20,10 +20,7 @@ DIES = (
     """
 import os, pathlib, socket, sys, time
 
-rank, world = (
-    int(os.environ.get(name) or os.environ["HOROVOD_" + name.removeprefix("WORLD_")])
-    for name in ("RANK", "WORLD_SIZE")
-)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 place = pathlib.Path(os.environ["CK_RESULTS"], "rank-3")
 if rank != 3:
     while not place.exists():
@@ -68,62 +65,33 @@ for step in range(before + 1, options.steps + 1):
 """
 """Says what examples/train_ddp.py says of starts and steps, and goes on where it was."""
 
-_MEET = """
-import json, os, socket, sys, time
+MEETS = """
+import json, os, socket, time
 
-def meet(rank, world, word):
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if rank == 0:
-        said = {0: word}
-        with socket.create_server(address) as server:
-            while len(said) < world:
-                connection = server.accept()[0]
-                with connection, connection.makefile() as lines:
-                    one, told = json.loads(lines.readline())
-                    said[one] = told
-        return [said[one] for one in range(world)]
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+mine = (int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_LOCALID"]), os.uname().nodename)
+if rank == 0:
+    where = {rank: mine}
+    with socket.create_server(address) as server:
+        while len(where) < world:
+            connection = server.accept()[0]
+            with connection, connection.makefile() as lines:
+                one, *told = json.loads(lines.readline())
+                where[one] = tuple(told)
+    print("where", [where[one] for one in range(world)], flush=True)
+else:
     deadline = time.monotonic() + 90
     while True:
         try:
             with socket.create_connection(address) as connection:
-                connection.sendall(json.dumps([rank, word]).encode() + b"\\n")
-            return []
+                connection.sendall(json.dumps([rank, *mine]).encode() + b"\\n")
+            break
         except OSError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 """
-"""Rank 0 listens where all are told that it does, and is told a word by each."""
-MEETS = (
-    _MEET
-    + """
-mine = [int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_LOCALID"]), os.uname().nodename]
-met = meet(int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]), mine)
-if met:
-    print("where", met, flush=True)
-"""
-)
-"""Prints who has come from where: node, place on it, name of the node."""
-SHOWS = (
-    _MEET
-    + """
-keys = ("CK_NODE_NAME", "RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
-mine = [os.environ[key] for key in keys]
-for words in meet(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), mine):
-    print("seen", *words, flush=True)
-"""
-)
-"""Prints, as what each rank saw: node, rank, world size and devices, and who is the head."""
-
-SIZE = """
-import os
-import time
-
-if os.environ["HOROVOD_RANK"] == "0":
-    print("world size", os.environ["HOROVOD_SIZE"])
-time.sleep(10)
-"""
-"""Says what examples/train_horovod.py says of how many ranks there are. Stays as long as training
-would: a node that begins after the first one has ended waits for its rendezvous in vain."""
+"""Rank 0 listens where all are told that it does, and prints who has come from where."""
 
 _SLOWLY = """
 import runpy, sys, time

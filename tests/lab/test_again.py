@@ -146,12 +146,12 @@ def losses(text: str) -> dict[int, float]:
     }
 
 
-def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk) -> None:
-    """Over ssh, a script that saves is struck in test_faults.py."""
+@pytest.mark.parametrize("kind", ["rack", "lab"])
+def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: str) -> None:
     # A minute for each attempt: two nodes that import torch on a busy machine take half of it.
     script = desk.write("train_ddp.py", lab_scripts.slowly(ROOT / "examples/train_ddp.py"))
     document = desk.submit(
-        *("--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1"),
+        *("--cluster", kind, "--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1"),
         *("--time", "1", "--requeue", "1", "--preflight", "off"),
         *(script, "--steps", "20000", "--log-every", "1"),
         *("--checkpoint-dir", "saved", "--checkpoint-every", "100000"),

@@ -53,15 +53,6 @@ class Training:
         await_true(trains, 90)
         return len(self.log())
 
-    def with_a_rank_killed(self) -> int:
-        """Kill the rank on n2, and return how long the log is once all three train again."""
-        before = self.await_training(3)
-        os.kill(self.rank("n2"), signal.SIGKILL)
-        length = self.await_training(3, after=before)
-        assert "resume: step" in self.log()[before:]
-        assert self.said() == ("running", None)
-        return length
-
     def rank(self, node: str) -> int:
         """Return the process id of the rank on a node."""
         found = self.desk.lab.processes(node, r"^\S*python\S* -u \S*train_\w+\.py .*--steps")
@@ -81,10 +72,21 @@ class Training:
         assert self.ended()[0] == "cancelled"
 
 
-def test_over_ssh_a_killed_rank_is_started_again_and_dead_nodes_left_behind(desk: Desk) -> None:
-    """Until they are too few, which ends the job."""
+@pytest.mark.parametrize("cluster", ["rack", "lab"])
+def test_a_killed_rank_is_started_again(cluster: str, desk: Desk) -> None:
+    words = ("--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    job = Training(desk, cluster, *words, plain=cluster == "rack")
+    before = job.await_training(3)
+    os.kill(job.rank("n2"), signal.SIGKILL)
+    job.await_training(3, after=before)
+    assert "resume: step" in job.log()[before:]
+    assert job.said() == ("running", None)
+    job.cancel()
+
+
+def test_over_ssh_a_node_without_power_is_left_behind_and_too_few_end_the_job(desk: Desk) -> None:
     job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK, plain=True)
-    before = job.with_a_rank_killed()
+    before = job.await_training(3)
     desk.lab.kill_host("n3")
     try:
         job.await_training(2, after=before)
@@ -98,11 +100,9 @@ def test_over_ssh_a_killed_rank_is_started_again_and_dead_nodes_left_behind(desk
         desk.lab.up()
 
 
-def test_on_slurm_a_killed_rank_is_started_again_and_the_job_ends_well_without_a_dead_node(
-    desk: Desk,
-) -> None:
-    job = Training(desk, "lab", "--framework", "torchrun", "--nodes", "2:3", *QUICK, steps=300)
-    before = job.with_a_rank_killed()
+def test_on_slurm_a_node_without_power_is_left_behind_and_the_job_succeeds(desk: Desk) -> None:
+    job = Training(desk, "lab", "--framework", "torchrun", "--nodes", "2:3", *QUICK, steps=150)
+    before = job.await_training(3)
     desk.lab.kill_host("n3")
     try:
         job.await_training(2, after=before)

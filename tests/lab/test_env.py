@@ -28,8 +28,9 @@ def output_of(desk: Desk, name: str, *words: str) -> str:
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_rpc_of_the_page(desk: Desk, cluster: str) -> None:
-    words = ("--cluster", cluster, *THREE, "--gpus-per-node", "1")
-    assert "sum 5" in output_of(desk, "rpc", *words)
+    slots, total = ("2", 55) if cluster == "lab" else ("1", 5)
+    words = ("--cluster", cluster, *THREE, "--gpus-per-node", slots)
+    assert f"sum {total}" in output_of(desk, "rpc", *words)
 
 
 def test_data_parallel_of_the_page_is_one_process(desk: Desk) -> None:
@@ -37,11 +38,27 @@ def test_data_parallel_of_the_page_is_one_process(desk: Desk) -> None:
     assert output_of(desk, "data-parallel", *words).count("gradient True") == 1
 
 
+SRUN_STYLE = """
+import os
+import torch, torch.distributed as dist
+
+rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+dist.init_process_group("gloo", rank=rank, world_size=world)
+where = [None] * world
+mine = (int(os.environ["SLURM_NODEID"]), int(os.environ["SLURM_LOCALID"]), os.uname().nodename)
+dist.all_gather_object(where, mine)
+if rank == 0:
+    print("where", where, flush=True)
+dist.barrier()
+dist.destroy_process_group()  # a process that leaves its threads may die of them
+"""
+
+
 def test_a_script_for_srun_with_a_task_for_each_gpu(desk: Desk) -> None:
-    done = desk.submit("--wait", *THREE, desk.write("meets.py", lab_scripts.MEETS))
+    done = desk.submit("--wait", *THREE, desk.write("srun-style.py", SRUN_STYLE))
     output = desk.clusterkit("logs", done["job_id"]).stdout
     assert done["state"] == "succeeded", output
-    there = [[node, local, f"n{node + 1}"] for node in range(3) for local in range(2)]
+    there = [(node, local, f"n{node + 1}") for node in range(3) for local in range(2)]
     assert f"where {there}" in output
 
 
@@ -69,7 +86,7 @@ def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) 
         output = desk.clusterkit("logs", done["job_id"]).stdout
         assert done["state"] == "succeeded", output
     names = ("n2", "n3", "n1")
-    there = [[node, local, name] for node, name in enumerate(names) for local in range(2)]
+    there = [(node, local, name) for node, name in enumerate(names) for local in range(2)]
     assert f"where {there}" in output
 
 
@@ -81,8 +98,7 @@ def test_the_rank_that_fails_first_is_named(
     desk: Desk, cluster: str, how: str, ending: str
 ) -> None:
     script = desk.write("dies.py", DIES if how == "raise" else lab_scripts.DIES)
-    where = ("--cluster", cluster, "--framework", "env", "--nodes", "2")
-    done = desk.clusterkit("submit", "--wait", "--json", *where, script, how)
+    done = desk.clusterkit("submit", "--wait", "--json", "--cluster", cluster, *THREE, script, how)
     assert done.returncode == 1
     assert json.loads(done.stdout)["reason"] == f"n2: rank 3 {ending}"
     assert leftovers(desk, script) == {}
