@@ -44,25 +44,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-_FEW_MENUS = """
-import sys
-import furo
-from sphinx.cmd.build import main
-
-whole = furo._compute_navigation_tree
-few = {"index", "how-to/diagnose"}
-furo._compute_navigation_tree = lambda page: whole(page) if page["pagename"] in few else ""
-sys.exit(main(sys.argv[1:]))
-"""
-"""The menu with all pages, of every page, is two fifths of what Sphinx has to do."""
-
-
 def _build(folder: Path) -> str:
     """Build the site; return what there is to say against it."""
     write_site(ROOT, folder / "source")
-    words = ("-q", "-W", "--keep-going", "-c", "docs", "-d", folder / "trees")
+    words = ("sphinx", "-q", "-W", "--keep-going", "-c", "docs", "-d", folder / "trees")
     done = subprocess.run(
-        [sys.executable, "-c", _FEW_MENUS, *words, folder / "source", folder / "html"],
+        [sys.executable, "-m", *words, folder / "source", folder / "html"],
         cwd=ROOT, check=False, capture_output=True, text=True,
     )  # fmt: skip
     return done.stdout + done.stderr if done.returncode else done.stderr
@@ -90,8 +77,6 @@ class _Page(HTMLParser):
 def test_every_link_and_anchor_leads_somewhere(site: Path) -> None:
     pages = {path: _Page(path) for path in site.rglob("*.html")}
     assert len(pages) > 80
-    for few in ("index.html", "how-to/diagnose.html"):
-        assert len(pages[site / few].links) > 80
     lost = []
     for path, page in pages.items():
         for link in page.links:
