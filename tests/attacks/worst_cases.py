@@ -20,9 +20,9 @@ from itertools import product
 from types import FrameType
 from typing import Any
 
-SIZE = 1 << 14
-"""Characters of the texts; four times what a line is cut to."""
-QUICK_S = 0.003
+SIZE = 1 << 15
+"""Characters of the texts; eight times what a line is cut to."""
+QUICK_S = 0.006
 """No text of this size took so long with a linear pattern on an idle machine."""
 GIVE_UP_S = 0.25
 _END = "\x00!\n!"

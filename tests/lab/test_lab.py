@@ -82,7 +82,7 @@ def test_sbatch_runs_python_soon(lab: Lab) -> None:
     start = time.monotonic()
     lab.run("head", ["sbatch", "--wait", f"--output={output}", f"--wrap={wrap}"], check=True)
     assert output.read_text().strip() in lab.nodes
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 15
 
 
 def test_pretend_gpus_are_handed_out(lab: Lab) -> None:
@@ -173,14 +173,14 @@ def test_down_leaves_nothing(own_lab: Lab) -> None:
     before = machine()
     start = time.monotonic()
     own_lab.up(nodes=2)
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 15
     own_lab.run("head", ["sbatch", "-N2", "--output=/dev/null", "--wrap=srun sleep 4712"])
     wait_for(lambda: all(own_lab.processes(node, "(^|/)sleep 4712") for node in own_lab.nodes))
     ended = members(own_lab)
     assert len(ended) > 10
     start = time.monotonic()
     own_lab.down()
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 15
     assert not {pid for pid in ended if read_cmdline(pid)}
     assert not members(own_lab)
     assert not own_lab.root.exists()
