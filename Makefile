@@ -28,8 +28,9 @@ HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 # Tests start Python some thousand times: it is to keep what it has compiled, as it does by default
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST ?= -q --durations=25
-# what `make test` runs
-FIRST := not docker and not frameworks and not gpu and (smoke or not lab and not train)
+# what needs nothing but the practice cluster, and what of it `make test` runs
+HERE := not docker and not frameworks and not gpu
+FIRST := $(HERE) and (smoke or not lab and not train)
 # A job that a busy machine starved gets a second try, and the summary names it. Goes when ten runs in a
 # row were green without: on 2026-11-27 two tests of 7,454 failed in one of two.
 AGAIN := --reruns 1 -raR
@@ -64,7 +65,7 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 # One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
-	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks and not gpu and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(HERE) and not ($(FIRST))' tests
 	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker

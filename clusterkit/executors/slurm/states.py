@@ -92,18 +92,22 @@ def query(queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     missing = {job_id: job for job_id, job in queries.items() if job_id not in found}
     if missing:
         found |= _query_accounting(missing)
+    alone = len(queries) == 1  # of an array Slurm would be asked a thousand questions
     for job_id, known in found.items():
-        if known.reason in {_LOST, _NOT_BOOTED}:
-            why = explain_node_failure(job_id)
-        elif len(queries) > 1:  # of an array Slurm would be asked a thousand questions
-            why = ""
-        elif known.word == "CONFIGURING":
-            why = explain_boot(job_id)
-        else:
-            why = explain_missing_nodes(job_id) if _NO_NODES.match(known.reason or "") else ""
-        if why:
+        if why := _explanation(job_id, known, alone=alone):
             found[job_id] = replace(known, reason=f"{known.reason}: {why}" if known.reason else why)
     return found
+
+
+def _explanation(job_id: str, known: SchedulerState, *, alone: bool) -> str:
+    """Return what Slurm's records add to the reason of a job; empty where that is nothing."""
+    if known.reason in {_LOST, _NOT_BOOTED}:
+        return explain_node_failure(job_id)
+    if alone and known.word == "CONFIGURING":
+        return explain_boot(job_id)
+    if alone and _NO_NODES.match(known.reason or ""):
+        return explain_missing_nodes(job_id)
+    return ""
 
 
 def nodes_of(job_id: str) -> tuple[str, ...]:
@@ -237,9 +241,8 @@ def explain_boot(job_id: str) -> str:
     given_up = f", given up after {limit[1]} s (ResumeTimeout)" if limit else ""
     since_when = f" since {job['StartTime'].rpartition('T')[2]}" if "StartTime" in job else ""
     which = _folded([node.name for node in booting])
-    return (
-        f"{len(nodes) - len(booting)} of {len(nodes)} nodes up, {which} boot{since_when}{given_up}"
-    )
+    up = f"{len(nodes) - len(booting)} of {len(nodes)} nodes up"
+    return f"{up}, {which} boot{since_when}{given_up}"
 
 
 def explain_missing_nodes(job_id: str) -> str:
