@@ -10,10 +10,8 @@ from pathlib import Path
 
 from bench import diagnose, fanout, images, judge, link, output, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
-from bench.figures import BenchError
+from bench.figures import COULD_NOT, BenchError
 from bench.judge.table import judge_document, judge_table
-
-COULD_NOT = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COULD_NOT = 2
+"""How a benchmark ends where something could not be run."""
+
 
 class BenchError(Exception):
     """Something could not be run, so there is no figure."""

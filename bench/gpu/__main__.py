@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.figures import COULD_NOT, BenchError
 from bench.gpu.matrix import append, gpu_name, run_all
 from bench.gpu.overhead import overhead
 from bench.gpu.rows import MATRIX, read_matrix
@@ -15,12 +16,18 @@ from bench.gpu.table import lines_of, markdown, summary, tsv
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure one part, write its figures into a folder, and print what they come to."""
+    """Measure one part, write its figures into a folder, and print what they come to.
+
+    Return 0, or 2 where it could not be measured.
+    """
     options = _parser().parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    found = (
-        _matrix(options) if options.part == "matrix" else overhead(options.rounds, options.model)
-    )
+    measure = {"matrix": _matrix, "overhead": _overhead}[options.part]
+    try:
+        found = measure(options)
+    except BenchError as error:
+        print(f"bench.gpu: {options.part}: {error}", file=sys.stderr)
+        return COULD_NOT
     (options.out / f"{options.part}.json").write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found))
     return 0
@@ -39,6 +46,10 @@ def _matrix(options: argparse.Namespace) -> dict[str, object]:
     (options.out / "matrix.tsv").write_text(tsv(lines))
     (options.out / "matrix.md").write_text(markdown(lines, gpu))
     return {"gpu": gpu, **summary(lines)}
+
+
+def _overhead(options: argparse.Namespace) -> dict[str, object]:
+    return overhead(options.rounds, options.model)
 
 
 def _parser() -> argparse.ArgumentParser:
