@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.figures import COULD_NOT, BenchError
 from bench.gpu.matrix import append, gpu_name, run_all
 from bench.gpu.overhead import overhead
-from bench.gpu.rows import MATRIX, read_matrix
+from bench.gpu.rows import MATRIX, SHAPES, read_matrix
 from bench.gpu.table import lines_of, markdown, summary, tsv
 
 
@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table", type=Path, default=MATRIX, help="the runs of the matrix")
     parser.add_argument("--budget", type=float, default=270.0, help="seconds for all runs (270)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the overhead (3)")
-    parser.add_argument("--model", default="0.4B", help="what the overhead trains (0.4B)")
+    parser.add_argument(
+        "--model", choices=SHAPES, default="0.4B", help="what the overhead trains (0.4B)"
+    )
     return parser
 
 

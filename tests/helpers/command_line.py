@@ -15,11 +15,13 @@ import pytest
 from clusterkit.cli.frame.main import main
 
 
-def typed(*words: str) -> subprocess.CompletedProcess[str]:
+def typed(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Return how `clusterkit` has ended with these arguments, and what it printed."""
     out, err = io.StringIO(), io.StringIO()
+    given = sys.stdin if stdin is None else io.TextIOWrapper(io.BytesIO(stdin.encode()))
     with (
         mock.patch.object(sys, "argv", ["clusterkit", *words]),
+        mock.patch.object(sys, "stdin", given),
         mock.patch.dict(os.environ),  # --config-file and --debug are passed on by it
         redirect_stdout(out),
         redirect_stderr(err),
@@ -31,9 +33,9 @@ def typed(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def outcome(*words: str) -> tuple[int, str, str]:
+def outcome(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
     """Return the exit code of the same, and what it printed to both streams."""
-    done = typed(*words)
+    done = typed(*words, stdin=stdin)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from clusterkit.estimate.models import module
 from clusterkit.estimate.models.module import Parts, model_of_module, shape_of_parts
 from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.shapes import ModelShape
+from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
@@ -29,13 +29,7 @@ MODULES = "tests.helpers.estimate_modules"
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
     """The program that runs in the subprocess, to try its parts in this one."""
-    path = data_dir("templates/programs/estimate") / "trace_module.py"
-    spec = importlib.util.spec_from_file_location("trace_module", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return load(data_dir("templates/programs/estimate") / "trace_module.py")
 
 
 def traced(program: ModuleType, name: str, *, seq: int = 512, micro_batch: int = 2) -> ModelShape:

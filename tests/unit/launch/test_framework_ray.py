@@ -6,7 +6,6 @@ Ray's own part is in tests/frameworks/test_ray.py.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from clusterkit.core.data import PEERS, data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from tests.helpers.loading import load
 from tests.helpers.port_ranges import next_range
 
 LAUNCH = data_dir("templates/frameworks/ray") / "ray_launch.py"
@@ -234,12 +234,8 @@ def test_a_node_without_ray_says_how_to_install_it(tmp_path: Path) -> None:
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Give the part of the launcher that decides how Ray is started, on the only node of a job."""
-    spec = importlib.util.spec_from_file_location("ck_ray", LAUNCH.with_name("clusterkit_ray.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     monkeypatch.syspath_prepend(RANKS)
-    spec.loader.exec_module(module)
+    module = load(LAUNCH.with_name("clusterkit_ray.py"))
     environment = {
         "CK_NODES": "a", "CK_NNODES": "1", "CK_NODE_RANK": "0", "CK_NODE_NAME": "a",
         "CK_HEAD_ADDR": "localhost", "CK_PORT": "21000", "CK_TMP": str(tmp_path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ import pytest
 from clusterkit.cli.bench.compute import _more
 from clusterkit.core.data import data_dir
 from clusterkit.observe.bench.compute.document import read_document
+from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
@@ -25,12 +25,7 @@ def program(tmp_path: Path) -> ModuleType:
     path = tmp_path / "clusterkit_compute.py"
     source = data_dir("templates/programs") / "compute" / path.name
     path.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from clusterkit.core.data import data_dir
 from clusterkit.observe.bench.allreduce.document import read_document
+from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.recordings import recording
 from tests.unit.observe.test_collectives import A100, WRONG
@@ -33,13 +33,7 @@ WISHES: dict[str, Any] = {
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import the program, as torchrun finds what it imports: beside it."""
     monkeypatch.syspath_prepend(FOLDER)
-    path = FOLDER / "clusterkit_collectives.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(FOLDER / "clusterkit_collectives.py")
 
 
 def rank(node: str, gpus: int, **changes: Any) -> dict[str, Any]:

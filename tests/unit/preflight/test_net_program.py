@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -19,6 +17,7 @@ from clusterkit.core.data import data_dir
 from clusterkit.preflight.network import FirstPass, disjoint, second_pass
 from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.transport.probe import PreflightJob
+from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.probe_run import SHELLS
 
@@ -28,18 +27,7 @@ PORT = 14000 + 10 * (os.getpid() % 400)  # none that jobs take
 """The first of some ports that no other process of the test run uses."""
 
 
-def program(name: str) -> ModuleType:
-    """Import one of the programs."""
-    path = PROGRAMS / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-netnode = program("netnode")
+netnode = load(PROGRAMS / "netnode.py")
 
 
 @given(st.integers(2, 80))
