@@ -8,6 +8,7 @@ but horovod, and the files beside it.
 
 import argparse
 import os
+import signal
 import sys
 
 import clusterkit_ranks
@@ -33,8 +34,9 @@ def main():
     hosts = [HostInfo(name, count) for name, count in zip(nodes, slots, strict=True)]
     assignments = get_host_assignments(hosts, processes, processes)
 
+    rendezvous = serve_rendezvous(assignments) if node == nodes[0] else None
     try:
-        server = serve_rendezvous(assignments) if node == nodes[0] else horovod_rendezvous.Door()
+        server = rendezvous or horovod_rendezvous.Door()
     except PeerError as error:
         sys.exit(f"clusterkit: no rendezvous: {error}")
     environments = {
@@ -42,7 +44,11 @@ def main():
         for slot in assignments
         if slot.hostname == node
     }
-    sys.exit(clusterkit_ranks.run(options.command, environments))
+    code = clusterkit_ranks.run(options.command, environments)
+    if rendezvous and code == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        rendezvous.wait_for_nodes()
+    sys.exit(code)
 
 
 def serve_rendezvous(assignments):

@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,11 +65,19 @@ class Rendezvous(OwnUser, RendezvousHTTPServer):
     def __init__(self, handler):
         super().__init__((HERE, 0), handler, 0)
         threading.Thread(target=self.serve_forever, daemon=True).start()
-        if len(os.environ["CK_NODES"].split()) > 1:
+        self.absent = set(range(1, len(os.environ["CK_NODES"].split())))
+        if self.absent:
             listen(int(os.environ["CK_PORT"]), "horovod-rendezvous", self.serve_node)
+
+    def wait_for_nodes(self):
+        """Stay until every other node has come: a later one would look in vain for this server."""
+        give_up = time.monotonic() + START_S
+        while self.absent and time.monotonic() < give_up:
+            time.sleep(0.1)
 
     def serve_node(self, connection):
         """Answer what the ranks of another node ask for, one request after the other."""
+        self.absent.discard(connection.rank)
         for message in connection.messages():
             connection.send(self.answer(message))
 
