@@ -49,7 +49,7 @@ _PREFIXES = tuple(
 )
 _NO_NODE = re.compile(
     r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)\d*$"
-    r"|[^0-9]*$|.*\.(?:error|py|sh)$"
+    r"|[^0-9]*$|.*\.(?:error|py|sh)$|enroot-\w+$"
 )
 """Words that stand before a colon as well, also of exceptions (cv2.error) and of scripts; a node's
 name in front of a line has a number."""
