@@ -25,7 +25,7 @@ from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, run_fed
 from clusterkit.transport.script import AnswerReader, Compound
-from clusterkit.transport.slurm_nodes import raise_if_no_node_is_to_blame, standings
+from clusterkit.transport.slurm_nodes import Standing, raise_if_no_node_is_to_blame, standings
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -57,6 +57,7 @@ _KEPT = frozenset(
 
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
 """What srun --immediate says where a part of a node is taken."""
+_LOOK_AGAIN_S = 0.2
 _ENOUGH = "not asked, as many nodes as the job wants were"
 _LABEL = re.compile(rb" *(\d{1,7}): ?(.*)", re.DOTALL)
 _LAUNCHED = re.compile(
@@ -109,6 +110,7 @@ class SrunTransport:
     def __init__(self, options: SrunOptions) -> None:
         """Hold the options; nothing is started yet."""
         self._options = options
+        self._asked: set[str] = set()
 
     def ask(
         self, nodes: Sequence[str], compound: Compound, *, on_reply: Callable[[Reply], None]
@@ -126,7 +128,7 @@ class SrunTransport:
         replies: dict[str, Reply] = {}
         in_job, began, enough = self._options.job_id is not None, time.monotonic(), False
         while left := [node for node in nodes if node not in replies]:
-            known = standings(left)
+            known = self._standings(left)
             for node in known:
                 if problem := known[node].problem(in_job=in_job):
                     replies[node] = _refused(node, *problem)
@@ -137,11 +139,25 @@ class SrunTransport:
                 most = self._options.most_nodes or len(up)
                 free_first = sorted(up, key=lambda n: n in known and known[n].partly_taken)
                 step = free_first[:most] if most < len(up) else up
+                self._asked.update(step)
                 replies |= self._ask_free(step, compound)
             enough = compound.together or time.monotonic() - began > self._options.steps_s
         for node in nodes:
             on_reply(replies[node])
         return tuple(replies[node] for node in nodes)
+
+    def _standings(self, nodes: Sequence[str]) -> dict[str, Standing]:
+        """Return what Slurm says of nodes, once none is still completing a step before this one.
+
+        It calls them so after srun has ended, for as long as its epilog takes.
+        """
+        give_up_at = time.monotonic() + self._options.immediate_s
+        while True:
+            known = standings(nodes)
+            completing = {n for n in self._asked & known.keys() if "COMPLETING" in known[n].states}
+            if not completing or time.monotonic() > give_up_at:
+                return known
+            time.sleep(_LOOK_AGAIN_S)
 
     def _ask_free(self, nodes: Sequence[str], compound: Compound) -> dict[str, Reply]:
         """Ask nodes in one step; those that are free, where others are partly taken.

@@ -264,6 +264,28 @@ def test_what_is_left_is_not_asked(fake: Fake, tmp_path: Path, options: dict[str
     assert replies[4].reach.detail.startswith("not asked")
 
 
+def test_the_step_before_may_come_to_its_end(fake: Fake, tmp_path: Path) -> None:
+    """Slurm calls nodes completing after srun has ended; those that others use stay busy."""
+    fake(
+        "sinfo",
+        f"""\
+        [ -e {tmp_path}/completing ] && . {tmp_path}/completing || state=idle
+        echo "n1|$state|none"
+        """,
+    )
+    left = f"{tmp_path}/completing"
+    again = f"echo 'state=completing; echo state=idle >{left}' >{left}"
+    fake("srun", f"echo $* >>{tmp_path}/srun; {again}; exit 1\n")
+    compound = compose([], PreflightJob(hosts=("n1",)), token="cktoken")
+    transport = SrunTransport(SrunOptions())
+    for _ in range(2):
+        (reply,) = transport.ask(("n1",), compound, on_reply=lambda _: None)
+        assert reply.reach.problem is ReachProblem.SCHEDULER
+    assert len((tmp_path / "srun").read_text().splitlines()) == 2
+    (reply,) = SrunTransport(SrunOptions()).ask(("n1",), compound, on_reply=lambda _: None)
+    assert reply.reach.problem is ReachProblem.BUSY
+
+
 def test_nodes_are_asked_by_ssh_where_slurm_is_silent(fake: Fake) -> None:
     """What is told to be powered down is not; our own hint says to ask by ssh."""
     asked: list[str] = []
