@@ -379,6 +379,8 @@ class NodeResult:
     """Whether the command was given SIGUSR1 or SIGUSR2: it may have given the job back itself."""
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
+    fault: str | None = None
+    """What they found when the command had failed, which may so be no fault of the script."""
     lost: str | None = None
     """How the others noticed that the node has gone; then its exit code is theirs to choose."""
     rank: Annotated[int, Within(0, 10_000_000)] | None = None

@@ -27,6 +27,9 @@ from clusterkit.transport.local import LocalTransport
 NODE_CHECKS_S = 10.0
 """How long the checks of a node may keep its job waiting."""
 
+_HARDWARE = frozenset({"GPU", "IB"})
+"""Areas whose findings may be why a command has failed, and not what it has come to."""
+
 _ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
 """Areas that a node cannot evaluate of itself, or that starting the job has proven already."""
 
@@ -64,23 +67,30 @@ def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) 
     return evaluate(gather(aim_plan(plan), checks, on_reply=on_reply), checks)
 
 
-def node_checks(plan: LaunchPlan, checked: Collection[str] = ()) -> dict[str, Any]:
-    """Return the document from which a node knows what to check before it starts its command.
+def node_checks(
+    plan: LaunchPlan, checked: Collection[str] = (), *, before_start: bool = True
+) -> dict[str, Any]:
+    """Return the document from which a node knows what to check of itself.
 
-    The nodes `checked` were healthy a moment ago, and do not check themselves again.
+    The nodes `checked` were healthy a moment ago: they look at their hardware alone, and only after
+    a failure that another attempt may follow, and before that one.
     """
-    return {"job": job_of_plan(plan, ()), "asked": sorted(checked)}
+    asked = sorted(checked)
+    return {"job": job_of_plan(plan, ()), "asked": asked, "before_start": before_start}
 
 
-def examine_here(document: Mapping[str, Any], node: str) -> Report:
+def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = False) -> Report:
     """Evaluate this machine, as `node`, by the checks that need nothing but itself.
+
+    Of `hardware` alone, by those of its GPUs and InfiniBand ports.
 
     Raises:
         UserError: the document is damaged.
         RemoteError: there is no shell, or it does not answer in time.
     """
     job = read_job(document, hosts=(node,))
-    checks = tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+    alone = tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+    checks = tuple(c for c in alone if c.area in _HARDWARE) if hardware else alone
     bundle = collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job)
     for reply in bundle.replies:
         if reply.reach.problem is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.faults import cut_off
-from tests.helpers.lab_faults import full_shared_memory
+from tests.helpers.lab_faults import DOUBLES, full_shared_memory, gpus
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.lab import Lab
 
@@ -187,6 +188,43 @@ def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
     run = RunFolder(Path(done["run_dir"]))
     assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
     assert "n1 is unhealthy" in run.requeued(0).read_text()
+
+
+FAILS = """
+import os, pathlib, time
+node, attempt = os.environ["CK_NODE_NAME"], int(os.environ["CK_RESTART_COUNT"])
+print("on", node, flush=True)
+pathlib.Path(f"on-{node}").touch()
+while not attempt and not pathlib.Path("broken").exists():
+    time.sleep(0.1)
+if not attempt and os.environ["CK_NODE_RANK"] == "0":
+    raise RuntimeError("NCCL error: remote process exited or there was a network error")
+time.sleep(0 if attempt else 300)
+"""
+
+
+@pytest.mark.parametrize("kind", ["lab", "rack"])
+def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
+    desk: Desk, tmp_path: Path, kind: str
+) -> None:
+    """Though it is another one that fails of it: each node looks at itself then."""
+    script = desk.write("fails.py", FAILS)
+    words = ("--cluster", kind, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    with gpus(desk.lab, tmp_path, **dict.fromkeys(desk.lab.nodes, "healthy8")):
+        done = desk.submit(*words, "--time", "5", "--requeue", "1", "--spares", "1", script)
+        first, second, third = desk.lab.nodes
+        await_true(lambda: all((desk.folder / f"on-{node}").exists() for node in (first, second)))
+        shutil.rmtree(tmp_path / second / "gpus")
+        shutil.copytree(DOUBLES / "gpus/sick8", tmp_path / second / "gpus")
+        (desk.folder / "broken").touch()
+        assert desk.clusterkit("wait", done["job_id"], timeout_s=120).returncode == 0
+    run = RunFolder(Path(done["run_dir"]))
+    before, after = node_results.read_attempts(run)
+    assert [node.node for node in after.nodes] == [first, third]
+    assert [bool(node.fault) for node in before.nodes] == [False, True]
+    assert before.nodes[0].rank == 0
+    shown = desk.clusterkit("status", done["job_id"]).stdout
+    assert f"  {second}  exit 1 (GPU0" in shown, shown
 
 
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from clusterkit.core import files, ownership, processes, reading
 from clusterkit.core.errors import ClusterkitError, UserError
@@ -86,8 +87,9 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if result.unfit is not None and may_requeue(submission, me):
-        requeue(run, me, f"{me.name} is unhealthy")
+    found = result.unfit or result.fault
+    if found is not None and may_requeue(submission, me):
+        requeue(run, me, f"{me.name} is unhealthy: {' '.join(found.split())}")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
@@ -108,8 +110,17 @@ def _result_of(run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResu
         never = replace(unfit, exit_code=UNWRITABLE, message=node_results.UNBEGUN)
         return replace(never, unwritten=unwritten)
     if result.exit_code and result.reason is None:
-        return replace(result, unwritten=files.refuses_data(run.path))
+        result = replace(result, unwritten=files.refuses_data(run.path))
+    if result.exit_code and result.reason in {None, "peer"} and _may_start_again(run, me):
+        return replace(result, fault=why_broken(run, me))
     return result
+
+
+def _may_start_again(run: RunFolder, me: Identity) -> bool:
+    """Tell whether another attempt may follow one that fails, with all its nodes."""
+    submission = runfolder.read_submission(run)
+    again = submission is not None and me.attempt < submission.requeue and submission.least is None
+    return again and not runfolder.is_cancelled(run)
 
 
 def say(message: str) -> None:
@@ -239,32 +250,55 @@ UNWRITABLE = 74
 
 
 def why_unhealthy(run: RunFolder, me: Identity) -> str | None:
-    """Return what the checks of this node found; None where it is fit, or nothing is checked.
+    """Return what is wrong with this node before it starts; None where nothing is.
 
-    The findings stand in the node's log as well. A node that cannot be checked is not unfit.
+    One that was asked when the job was submitted looks at its hardware, and only from the second
+    attempt on. The findings stand in the node's log as well. A node that cannot be checked is not
+    unhealthy.
     """
     document = files.read_json(run.node_checks)
-    if document is None or me.name in texts_of(document, "asked"):
+    if document is None:
         return None
+    # `before_start` is missing where an earlier version wrote the document.
+    asked = document.get("before_start") is False or me.name in texts_of(document, "asked")
+    return None if asked and not me.attempt else _found(run, me, document, hardware=asked)
+
+
+def why_broken(run: RunFolder, me: Identity) -> str | None:
+    """Return which fault of this node's hardware may have made its command fail, if any."""
+    document = files.read_json(run.node_checks)
+    if document is None:
+        return None
+    return _found(run, me, document, hardware=True, when="after the failure")
+
+
+def _found(
+    run: RunFolder,
+    me: Identity,
+    document: dict[str, Any],
+    *,
+    hardware: bool,
+    when: str = "before the start",
+) -> str | None:
     # Loads a hundred small modules, and only here.
     from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
     from clusterkit.preflight.text import report_lines  # noqa: PLC0415
 
     try:
-        report = examine_here(document, me.name)
+        report = examine_here(document, me.name, hardware=hardware)
     except ClusterkitError as error:
-        _log(run, me, [f"this node could not be checked: {error}"])
+        _log(run, me, [f"this node could not be checked: {error}"], when=when)
         return None
     if not report.bad:
         return None
-    _log(run, me, [line for _, line in report_lines(report)])
+    _log(run, me, [line for _, line in report_lines(report)], when=when)
     return "; ".join(f"{finding.id} {finding.summary}" for finding in report.bad)
 
 
-def _log(run: RunFolder, me: Identity, lines: list[str]) -> None:
+def _log(run: RunFolder, me: Identity, lines: list[str], *, when: str) -> None:
     log = files.open_for_append(run.log(me.rank))
     try:
         text = "".join(f"{line}\n" for line in lines)
-        os.write(log, f"--- clusterkit: checks of {me.name} before the start\n{text}".encode())
+        os.write(log, f"--- clusterkit: checks of {me.name} {when}\n{text}".encode())
     finally:
         os.close(log)

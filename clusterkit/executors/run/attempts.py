@@ -1,7 +1,7 @@
 """Whether a job starts again, and on which nodes: what `--requeue N` and `--spares K` mean.
 
 A job starts again after what happened to it (its time limit, a lost node, a node that its checks
-found unfit), never after what its script did. Nothing here does anything.
+found unhealthy), never after what its script did. Nothing here does anything.
 
 An elastic job (`--nodes MIN:MAX`) survives some losses without that: its first node serves what the
 others meet at, so its end is the end of the job; of the others, any may go while at least MIN nodes
@@ -29,21 +29,23 @@ def restarts(
     attempt: int,
     left_out: int,
     submission: Submission,
+    faulty: bool = False,
 ) -> bool:
     """Tell whether a job whose attempt number `attempt` has ended like this gets another one.
 
     `failure` is the first failure of that attempt; without one, a job that failed was lost with
-    its nodes. `left_out` counts the nodes that no attempt may use any more.
+    its nodes. `left_out` counts the nodes that no attempt may use any more. `faulty` says that a
+    node of this attempt found a fault of its own after the command had failed.
     """
     if state not in _ENDED_BY_OTHERS or attempt >= submission.requeue:
         return False
     if left_out > submission.dispensable:
         return False
-    return failure is None or failure.lost is not None or failure.unfit is not None
+    return faulty or failure is None or failure.lost is not None or failure.unfit is not None
 
 
 def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
-    """Return the nodes that failed by themselves in two attempts, or their checks in one.
+    """Return the nodes that were lost by themselves in two attempts, or unhealthy in one.
 
     One of nodes that lost each other may have been a second time, but never twice.
     """
@@ -52,7 +54,7 @@ def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
     alone = Counter(failure.node for failure in lost if failure.among is None)
     shared = Counter(node for f in lost if f.among for node in _listed(f.among))
     return frozenset(
-        {failure.node for failure in failures if failure.unfit is not None}
+        {failure.node for failure in failures if failure.unfit or failure.fault}
         | {node for node, times in alone.items() if times + shared[node] >= _TWICE}
     )
 

@@ -259,8 +259,8 @@ def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
     names = [f"{number}.json" for number in sorted(_failed_attempts(run))]
     found = (result_of(document) for _, document in _read_all(run.failures, names))
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
-    unfit = (result for result in reported if result.unfit is not None)
-    return (*(failure for failure in found if failure is not None), *unfit)
+    unhealthy = (result for result in reported if result.unfit or result.fault)
+    return (*(failure for failure in found if failure is not None), *unhealthy)
 
 
 def _failed_attempts(run: RunFolder) -> list[int]:
@@ -282,7 +282,13 @@ def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: i
         attempt=attempt,
         left_out=len(left_out(run)),
         submission=submission,
+        faulty=is_faulty(read_results(run, attempt)),
     )
+
+
+def is_faulty(results: Results) -> bool:
+    """Tell whether a node found a fault of its own after the command had failed."""
+    return any(result.fault for result in results.nodes)
 
 
 def failure_text(result: NodeResult) -> str:
@@ -294,6 +300,8 @@ def failure_text(result: NodeResult) -> str:
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     before = result.ended_before
     after = f"; before it, {before} had ended with exit code 0" if before is not None else ""
+    if result.fault is not None:
+        after += f"; {result.node} is unhealthy: {' '.join(result.fault.split())}"
     if result.exit_code > 128:
         return f"{who} was ended by signal {result.exit_code - 128}{after}"
     return f"{who} exited with {result.exit_code}{after}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -199,7 +200,7 @@ def _believed(
         return None
     own = node_results.read_result(run, rank, layout.attempt)
     if own is None or own.lost is not None or (failure.lost is not None and _was_ended(own)):
-        return failure
+        return replace(failure, fault=None)
     return own if own.exit_code and own.reason is None else None
 
 

@@ -156,6 +156,8 @@ def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | N
         attempt=evidence.attempt,
         left_out=evidence.left_out,
         submission=submission,
+        faulty=evidence.results.attempt == evidence.attempt
+        and node_results.is_faulty(evidence.results),
     )
     if not again:
         return None

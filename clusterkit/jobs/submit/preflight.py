@@ -98,8 +98,11 @@ def pass_gate(
     _note(report, without, callbacks)
     documents = {PREFLIGHT: report.document()}
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
-    if mode == "full" or (report.unasked and not force):
-        documents[NODE_CHECKS] = node_checks(plan, () if mode == "full" else report.usable)
+    full = mode == "full"
+    before_start = full or bool(report.unasked and not force)
+    if before_start or (plan.requeue and not report.bad):
+        asked = () if full else report.usable
+        documents[NODE_CHECKS] = node_checks(plan, asked, before_start=before_start)
     return Passed(
         plan=request.plan(also_exclude=without) if without else plan,
         documents=documents,

@@ -124,8 +124,8 @@ def _of_node(result: NodeResult) -> Iterator[Fact]:
         yield _fact("node-reason", result.reason, result)
     if result.lost:
         yield _fact("lost", result.lost, result)
-    if result.unfit:
-        yield _fact("unfit", result.unfit, result)
+    if found := result.unfit or result.fault:
+        yield _fact("unfit", found, result)
 
 
 def _fact(key: str, value: object, of: NodeResult | None = None) -> Fact:

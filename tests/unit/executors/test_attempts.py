@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.attempts import choose_nodes, nodes_to_leave_out, restarts
-from clusterkit.executors.run.runfolder import Submission
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 LOST = node_results.lost(1, "n2", "no longer answers")
 UNFIT = NodeResult(
     node_rank=0, node="n1", exit_code=69, started_at=0, ended_at=1, unfit="/dev/shm is full"
 )
 OWN = NodeResult(node_rank=0, node="n1", exit_code=7, started_at=0, ended_at=1)
+FAULTY = NodeResult(
+    node_rank=2, node="n3", exit_code=1, started_at=0, ended_at=1, reason="peer", fault="Xid 79"
+)
 
 
 def submission(**values: int) -> Submission:
@@ -53,6 +58,19 @@ def test_what_is_not_the_jobs_own_doing_starts_it_again(
     state: JobState, failure: NodeResult | None, again: bool
 ) -> None:
     assert restarts(state, failure, attempt=1, left_out=0, submission=submission()) is again
+
+
+def test_a_node_that_is_to_blame_for_what_another_failed_of_is_left_out(tmp_path: Path) -> None:
+    """And the job starts again: where no node finds a fault of its own, it does not."""
+    run, job = RunFolder(tmp_path), submission(spares=1)
+    run.nodes.mkdir()
+    run.failures.mkdir()
+    node_results.write_result(run, OWN, attempt=0, n_nodes=2)
+    assert not node_results.restarts(run, job, JobState.FAILED, 0)
+    node_results.write_result(run, FAULTY, attempt=0, n_nodes=2)
+    assert node_results.restarts(run, job, JobState.FAILED, 0)
+    assert node_results.left_out(run) == {"n3"}
+    assert not node_results.restarts(run, submission(), JobState.FAILED, 0)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def judged(
     of: int = 2,
     once: bool = False,
     gone: NodeResult | None = None,
+    left_out: int = 0,
 ) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
@@ -83,6 +84,7 @@ def judged(
         handing=handing,
         under_way=under_way,
         now=now,
+        left_out=left_out,
     )
     return evaluate(evidence)
 
@@ -234,6 +236,15 @@ def test_a_requeued_job_is_not_over() -> None:
     assert judged(*both, said=waits, requeue=1).reason == "attempt 2 of 2 waits: ReqNodeNotAvail"
     assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
     assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1, attempt=1)[0] == "preempted"
+
+
+def test_a_job_goes_on_after_a_fault_of_a_node_that_its_clients_can_replace() -> None:
+    own, peer = node(0, 1), node(1, 143, "peer")
+    said, ssh = says(JobState.FAILED), ClusterKind.SSH
+    assert verdict(own, peer, said=said, kind=ssh, requeue=1)[0] == "failed"
+    faulty = dataclasses.replace(peer, fault="GPU011 Xid 79")
+    assert verdict(own, faulty, said=said, kind=ssh, requeue=1)[0] == "requeued"
+    assert verdict(own, faulty, said=said, kind=ssh, requeue=1, left_out=1)[0] == "failed"
 
 
 def test_cancelled() -> None:

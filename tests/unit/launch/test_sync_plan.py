@@ -132,6 +132,7 @@ def failed(rank: int, code: int, **more: Any) -> NodeResult:
     [
         ({0: failed(2, 1), 1: failed(1, 1)}, "n3"),  # the first node heard of all
         ({1: failed(1, 1)}, "n2"),
+        ({0: failed(2, 1, fault="Xid 79")}, "n3"),  # which only n3 can know
         ({0: failed(0, 1), 1: failed(1, 137), 2: failed(2, 1)}, "n2"),  # a killed one breaks others
         ({0: failed(0, 255, lost="no longer answers"), 2: failed(0, 255, lost="x")}, "n1"),
     ],
@@ -144,7 +145,7 @@ def test_the_first_failure_is_chosen_from_what_all_nodes_tell(
     decide_first_failure(run, layout())
     first = node_results.first_failure(run, 0)
     assert first is not None
-    assert first.node == wanted
+    assert (first.node, first.fault) == (wanted, None)
     assert node_results.read_failures(run) == (first,)
 
 

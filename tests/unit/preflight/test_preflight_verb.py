@@ -19,7 +19,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.task import why_unhealthy
+from clusterkit.executors.node.task import why_broken, why_unhealthy
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
@@ -362,14 +362,46 @@ def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     run = RunFolder(tmp_path)
     for name, document in passed.documents.items():
         files.write_json(run.path / name, document)
-    found: list[str] = []
+    asked = nodes_that_ask(monkeypatch, report)
+    for node in ("n0", "n1", "n7"):
+        assert why_unhealthy(run, identity(node)) is None
+    assert tuple(asked) == tuple((node, False) for node in checks)
 
-    def examine_here(_: object, node: str) -> Report:
-        found.append(node)
+
+def identity(node: str, *, attempt: int = 0) -> Identity:
+    return Identity(job_id="7", attempt=attempt, rank=0, of=1, name=node, among=(node,))
+
+
+def nodes_that_ask(monkeypatch: pytest.MonkeyPatch, report: Report) -> list[tuple[str, bool]]:
+    """Return where it is noted which nodes check themselves, and whether only their hardware."""
+    asked: list[tuple[str, bool]] = []
+
+    def examine_here(_: object, node: str, *, hardware: bool) -> Report:
+        asked.append((node, hardware))
         return report
 
     monkeypatch.setattr(gate, "examine_here", examine_here)
-    for node in ("n0", "n1", "n7"):
-        me = Identity(job_id="7", attempt=0, rank=0, of=1, name=node, among=(node,))
-        assert why_unhealthy(run, me) is None
-    assert tuple(found) == checks
+    return asked
+
+
+@pytest.mark.parametrize(("requeue", "force"), [(0, False), (1, False), (1, True)])
+def test_a_node_looks_at_its_hardware_where_a_job_may_start_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, requeue: int, force: bool
+) -> None:
+    """After a failure, and before the next attempt; not where it was forced to be as it is."""
+    found = Finding(id="GPU011", check="c", verdict=Verdict.FAIL, nodes=("n0",), summary="hot")
+    report = Report(nodes=("n0", "n1"), findings=(found,) if force else ())
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
+    request = JobRequest(verb="submit", flags={"force": force}, file=None, warn=print)
+    plan = make_plan(make_cluster(tmp_path), nodes=2, requeue=requeue)
+    listener = SubmitCallbacks(warn=print, note=print, on_reply=print)
+    run = RunFolder(tmp_path)
+    for name, document in pass_gate(request, plan, "auto", listener).documents.items():
+        files.write_json(run.path / name, document)
+    asked = nodes_that_ask(monkeypatch, report)
+    for attempt in (0, 1):
+        why_unhealthy(run, identity("n1", attempt=attempt))
+    looks = requeue == 1 and not force
+    assert asked == [("n1", True)] * looks
+    why_broken(run, identity("n1"))
+    assert asked == [("n1", True)] * 2 * looks
