@@ -117,6 +117,7 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         }:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.setenv("CLUSTERKIT_MACHINE_ROOT", str(tmp_path / "no-machine"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clusterkit.config import sources
+from clusterkit.config import platforms, sources
 from clusterkit.config.document import (
     LARGEST,
     Document,
@@ -98,6 +98,7 @@ def load_settings(
         environ=os.environ if environ is None else environ,
         cluster=cluster,
     )
+    loader.machine = platforms.machine_root()
     return loader.merged([*loader.read_files()])
 
 
@@ -113,6 +114,8 @@ class _Loader:
         self.cwd = cwd
         self.environ = environ
         self.cluster = cluster
+        self.machine: Path | None = None
+        """The root of the files by which `platform: auto` recognises; None recognises nothing."""
         self.problems: list[Problem] = []
         self.warnings: dict[str, tuple[Problem, ...]] = {}
         self.clusters: dict[str, _Layers] = {LOCAL: {}}
@@ -135,6 +138,7 @@ class _Loader:
             if kind is None:
                 self._report_missing_kind(name, given)
                 continue
+            self._lay_platform(name, kind, given)
             clusters[name] = self._build(name, kind, given)
             hosts += len(clusters[name].hosts)
             if hosts > MAX_HOSTS:
@@ -241,6 +245,51 @@ class _Loader:
             for name, layers in self.clusters.items():
                 if _kind(name, layers) in kinds_of(key):
                     _put(layers, key, given)
+
+    def _lay_platform(self, name: str, kind: ClusterKind, layers: _Layers) -> None:
+        """Lay what the platform of a cluster gives below everything else."""
+        key = "platform"
+        try:
+            platform = self._platform(kind, layers)
+            if platform is None:
+                return
+            key = "instance_type"
+            instance = layers.get((key,))
+            values = platform.values(str(instance.value) if instance else None)
+        except UserError as error:
+            if any(problem.position is not None for problem in error.problems):
+                self.problems += error.problems  # a place inside its file says more than ours
+            else:
+                self._move(error, f"clusters.{name}.{key}", layers[key,].position)
+            return
+        origin = Origin(layer=Layer.PLATFORM, source=f"platform {platform.name}")
+        for path, value in values.items():
+            own = layers.get(path)
+            if own is None and kind in kinds_of(path[0]):
+                layers[path] = _Given(value=value, origin=origin, position=None)
+            elif own is not None and own.value and path[0] in platforms.JOINED:
+                both = dataclasses.replace(own.origin, source=f"{origin}, {own.origin.source}")
+                layers[path] = dataclasses.replace(own, value=(*value, *own.value), origin=both)
+
+    def _platform(self, kind: ClusterKind, layers: _Layers) -> platforms.Platform | None:
+        """Return the platform of a cluster, and note in its layers which that is."""
+        given = layers.get(("platform",)) or _Given(
+            value=platforms.AUTO, origin=DEFAULT_ORIGIN, position=None
+        )
+        # Nodes that a scheduler starts are of its own cloud; other hosts may be anywhere.
+        if given.value == platforms.AUTO and kind.scheduled and self.machine is not None:
+            found = platforms.recognise(self.machine)
+            if found is not None:
+                origin = Origin(layer=Layer.PLATFORM, source=f"this machine: {found.sign}")
+                given = dataclasses.replace(given, value=found.name, origin=origin)
+        named = str(given.value)
+        if named in {platforms.AUTO, platforms.OFF}:
+            return None
+        if platforms.is_file_name(named):
+            named = str(sources.expand_home(_anchored(given)))
+        layers["platform",] = dataclasses.replace(given, value=named)
+        trusted = sources.trusted_owners(self.cwd, self.environ)
+        return platforms.load_platform(named, trusted=trusted)
 
     def _report_missing_kind(self, name: str, layers: _Layers) -> None:
         where = f"clusters.{name}"

@@ -17,6 +17,12 @@ from clusterkit.config import fields
 from clusterkit.core.data import read_table
 from clusterkit.core.model import ClusterKind, ClusterSpec
 
+OF_PLATFORMS = (
+    "gpu_request", "memory", "extra_directives", "skip_directives", "srun_args", "env",
+    "allowed_env", "modules", "setup", "network_interface", "mounts",
+)  # fmt: skip
+"""Keys of a cluster that a platform can give."""
+
 _CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
@@ -29,14 +35,16 @@ def _key(kind: Any, description: str, example: str, kinds: str = "all") -> Any:
     )
 
 
+_KEYS = {
+    row["key"]: _key(getattr(fields, row["type"]), row["meaning"], row["example"], row["kinds"])
+    for row in read_table(Path(__file__).with_name("keys.tsv"))
+}
+
 ClusterModel: Any = create_model(
     "ClusterModel",
     __config__=_CONFIG,
     __doc__="One entry of `clusters:` as a file gives it.",
-    **{
-        row["key"]: _key(getattr(fields, row["type"]), row["meaning"], row["example"], row["kinds"])
-        for row in read_table(Path(__file__).with_name("keys.tsv"))
-    },
+    **_KEYS,
 )
 
 ConfigModel: Any = create_model(
@@ -54,6 +62,34 @@ ConfigModel: Any = create_model(
         "User and project file are merged key by key.",
         "{a100: {kind: slurm, partition: gpu}}",
     ),
+)
+
+PlatformClusterModel: Any = create_model(
+    "PlatformClusterModel",
+    __config__=_CONFIG,
+    __doc__="What a platform, or one of its instance types, gives to clusters.",
+    **{key: _KEYS[key] for key in OF_PLATFORMS},
+)
+
+InstanceModel: Any = create_model(
+    "InstanceModel",
+    __config__=_CONFIG,
+    __doc__="An instance type of a platform.",
+    gpus=(fields.Count | None, None),
+    gpu=(fields.Text | None, None),
+    devices=(fields.Count | None, None),  # of the fabric between nodes
+    gbit=(fields.Count | None, None),  # Gbit/s of each
+    cluster=(PlatformClusterModel | None, None),
+)
+
+PlatformModel: Any = create_model(
+    "PlatformModel",
+    __config__=_CONFIG,
+    __doc__="A file of `templates/platforms/`, or one of a third party's.",
+    about=(fields.Text | None, None),
+    source=(fields.Texts | None, None),
+    cluster=(PlatformClusterModel | None, None),
+    instances=(dict[fields.Text, InstanceModel | None] | None, None),
 )
 
 

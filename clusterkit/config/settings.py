@@ -18,6 +18,7 @@ class Layer(StrEnum):
     ENVIRONMENT = "environment"
     PROJECT = "project"
     USER = "user"
+    PLATFORM = "platform"
     DEFAULT = "default"
 
 

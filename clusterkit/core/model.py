@@ -146,6 +146,9 @@ class ClusterSpec:
 
     name: str
     kind: ClusterKind
+    platform: str = "auto"
+    """What was recognised, where it is one; else as it was given."""
+    instance_type: str | None = None
     # Resources
     partition: str | None = None
     account: str | None = None

@@ -1,0 +1,164 @@
+"""Platforms: what a cloud and its fabric give to clusters, from files of `templates/platforms/`.
+
+A file is read as strictly as a configuration, and says where its values are from. Recognition looks
+at this machine alone, as the login node of a cluster is of the same cloud as its nodes; it reads
+files and asks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterkit.config.document import (
+    Document,
+    in_order,
+    parse_document,
+    read_own_text,
+    read_text,
+)
+from clusterkit.config.schema import (
+    OF_PLATFORMS,
+    InstanceModel,
+    PlatformModel,
+)
+from clusterkit.config.sources import PREFIX
+from clusterkit.config.validate import validate
+from clusterkit.core import shell
+from clusterkit.core.data import data_dir, read_table
+from clusterkit.core.errors import UserError, choices_hint
+
+AUTO, OFF = "auto", "off"
+JOINED = frozenset({"allowed_env", "modules", "setup", "mounts"})
+"""Lists of a platform that go before the cluster's own; it would lose the fabric with them."""
+
+_FOLDER = "templates/platforms"
+_KEYS_AT = {
+    1: PlatformModel.model_fields,
+    2: OF_PLATFORMS,
+    3: InstanceModel.model_fields,
+    4: OF_PLATFORMS,
+}
+_LONGEST_SIGN = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A platform as its file gives it."""
+
+    name: str
+    document: Document
+    model: Any
+    """A `PlatformModel`."""
+
+    @property
+    def instances(self) -> Mapping[str, Any]:
+        """The instance types by name, each an `InstanceModel`."""
+        return {name: one or InstanceModel() for name, one in (self.model.instances or {}).items()}
+
+    def values(self, instance_type: str | None) -> dict[tuple[str, ...], Any]:
+        """Return what it gives to a cluster by paths such as `("env", "NCCL_NET")`.
+
+        Raises:
+            UserError: it knows no such instance type.
+        """
+        instance = InstanceModel()
+        if instance_type is not None:
+            known = self.instances
+            if instance_type not in known:
+                message = f"platform {self.name} knows no instance type {instance_type!r}"
+                raise UserError(message, hint=choices_hint(instance_type, known))
+            instance = known[instance_type]
+        given: dict[tuple[str, ...], Any] = {}
+        for model in (self.model.cluster, instance.cluster):
+            for key in model.model_fields_set if model is not None else ():
+                value = getattr(model, key)
+                if isinstance(value, Mapping):
+                    given |= {(key, name): text for name, text in value.items()}
+                elif key in JOINED:
+                    given[key,] = (*given.get((key,), ()), *value)
+                elif value is not None:
+                    given[key,] = value
+        if instance.gpus is not None:
+            given["gpus_per_node",] = instance.gpus
+        return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognised:
+    """A platform that this machine is on, and by what it was recognised."""
+
+    name: str
+    sign: str
+
+
+def platform_names() -> tuple[str, ...]:
+    """Return the platforms that clusterkit ships."""
+    return tuple(sorted(path.stem for path in data_dir(_FOLDER).glob("*.yaml")))
+
+
+def is_file_name(text: str) -> bool:
+    """Tell whether the key `platform` names a file."""
+    return "/" in text or text.endswith((".yaml", ".yml"))
+
+
+def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platform:
+    """Return a platform by its name, or from a file of the user's own.
+
+    Raises:
+        UserError: there is none of the name, or everything that is wrong with the file.
+    """
+    if is_file_name(named):
+        path, name = Path(named), Path(named).stem
+        hint = f"if you trust it, name a copy of your own: cp {shell.quote(named)} platform.yaml"
+        text = read_own_text(path, use="set up jobs by it", hint=hint, trusted=trusted)
+    else:
+        names = platform_names()
+        if named not in names:
+            raise UserError(
+                f"there is no platform {named!r}", hint=choices_hint(named, (AUTO, OFF, *names))
+            )
+        path, name = data_dir(_FOLDER) / f"{named}.yaml", named
+        text = read_text(path)
+    document = parse_document(text, source=str(path))
+    model, problems = validate(document, PlatformModel, _KEYS_AT)
+    if problems:
+        raise UserError(problems=in_order(problems))
+    return Platform(name=name, document=document, model=model)
+
+
+def machine_root() -> Path:
+    """Return the folder that stands for `/` where a machine is recognised; tests have their own."""
+    return Path(os.environ.get(f"{PREFIX}MACHINE_ROOT") or "/")
+
+
+def recognise(root: Path) -> Recognised | None:
+    """Return the platform of the machine whose files are below `root`; None for none."""
+    said: dict[str, str] = {}
+    for row in read_table(data_dir(_FOLDER) / "signs.tsv"):
+        dmi, path = row["dmi"], row["path"]
+        if dmi not in said:
+            said[dmi] = read_dmi(root, dmi)
+        if said[dmi] == row["says"] and (path == "-" or _exists(root / path.lstrip("/"))):
+            there = "" if path == "-" else f" and {path}"
+            return Recognised(name=row["platform"], sign=f"{dmi} {row['says']}{there}")
+    return None
+
+
+def read_dmi(root: Path, name: str) -> str:
+    """Return what a file of the machine's DMI says; empty where it is missing or closed to us."""
+    try:
+        with (root / "sys/class/dmi/id" / name).open("rb") as file:
+            return file.read(_LONGEST_SIGN).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
