@@ -14,6 +14,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "preflight",
         "topology",
         "nccl-environment",
+        "platforms",
         "write-a-check",
     ),
     "Jobs": ("frameworks", "sweeps", "requeue", "elastic", "python", "ci"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from clusterkit.cli.explain import frameworks, reference
+from clusterkit.cli.explain import frameworks, platforms, reference
 from clusterkit.cli.explain.topic import (
     Topic,
     filled,
@@ -17,6 +17,7 @@ from clusterkit.cli.explain.topic import (
     table,
     texts,
 )
+from clusterkit.config.platforms import load_platform
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import JobState
 from clusterkit.estimate.machines.gpus import GPUS, OWN_FIGURES
@@ -43,7 +44,8 @@ _ALLOW = (
 def all_topics() -> Mapping[str, Topic]:
     """Return every topic by name: the pages first, in their order."""
     pages = {page.name: page for page in _pages()}
-    others = chain(_checks(), reference.topics(), frameworks.topics(), _rules(), _lists())
+    named = chain(frameworks.topics(), platforms.topics())
+    others = chain(_checks(), reference.topics(), named, _rules(), _lists())
     return {
         **pages,
         **{topic.name: topic for topic in chain(others, _variables())},
@@ -69,6 +71,18 @@ def find_topic(word: str) -> Topic:
             hint=near or "`clusterkit explain` lists the topics",
         )
     return topic
+
+
+def find_topic_in(word: str, name: str) -> Topic:
+    """Return what is known of a platform, where `word` is `platform`; it may be a file.
+
+    Raises:
+        UserError: `word` is another one, there is no such platform, or its file is wrong.
+    """
+    if _fold(word) not in {"platform", "platforms"}:
+        hint = f"`clusterkit explain {name}`, or `clusterkit explain platform NAME`"
+        raise UserError(f"{word!r} takes no name after it", hint=hint)
+    return platforms.platform_topic(load_platform(name))
 
 
 def _fold(word: str) -> str:
@@ -104,6 +118,7 @@ def _values() -> Mapping[str, str]:
         "checks": _listed(all_checks()),
         "diagnose": table((rule.id, f"{rule.general_title} ({rule.role})") for rule in own_rules()),
         "frameworks": frameworks.listed(),
+        "platforms": platforms.listed(),
         "rules": table(
             (f"{rule.id} {rule.verdict}", f"{rule.name}: {rule.what}") for rule in RULES
         ),

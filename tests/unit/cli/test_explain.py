@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.explain import frameworks
 from clusterkit.cli.explain.topics import all_topics, find_topic
 from clusterkit.cli.frame.main import app
+from clusterkit.config.platforms import platform_names
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
@@ -29,6 +30,7 @@ def test_everything_is_explained() -> None:
         *ConfigModel.model_fields,
         *(state.value for state in JobState),
         *framework_names(),
+        *platform_names(),
         *(ref.name for ref in vars(Runtime).values() if isinstance(ref, Ref)),
         *(name for check in all_checks() for name in (check.id, check.name)),
         "exit-codes", "states", "frameworks", "config", "job-file", "runtime",
@@ -40,7 +42,9 @@ def test_everything_is_explained() -> None:
     for topic in topics.values():
         assert topic.summary
         assert topic.group is None or topic.group in topics
-        assert not [line for line in topic.text.splitlines() if len(line) > 80], topic.name
+        # Settings of platforms stand there as they are, to be copied.
+        lines = [] if topic.group == "platforms" else topic.text.splitlines()
+        assert not [line for line in lines if len(line) > 80], topic.name
         assert topic.text != "A runtime variable.", topic.name
 
 
@@ -52,6 +56,21 @@ def test_preflight_is_explained_as_a_whole_and_as_a_key() -> None:
     for mode in MODES:
         assert f"\n  {mode}  " in text
     assert "preflight" in {topic.name for topic in all_topics().values() if topic.group is None}
+
+
+def test_a_platform_is_explained_with_all_that_it_sets(tmp_path: Path) -> None:
+    runner = CliRunner()
+    said = runner.invoke(app, ["explain", "platform", "azure-nd"]).stdout
+    assert "  env.NCCL_TOPO_FILE: /opt/microsoft/ndv5-topo.xml\n" in said
+    assert "With Standard_ND96isr_H100_v5 or Standard_ND96isr_H200_v5, also:" in said
+    assert "8 network devices of 400 Gbit/s" in said
+    own = tmp_path / "site.yaml"
+    own.write_text("about: Ours.\ncluster: {setup: [module load ib]}\n", encoding="utf-8")
+    assert "  setup: module load ib\n" in runner.invoke(
+        app, ["explain", "platform", str(own)]
+    ).stdout  # fmt: skip
+    for words in (["platform", "azure-dn"], ["config", "env"], ["platform", "./no.yaml"]):
+        assert isinstance(runner.invoke(app, ["explain", *words]).exception, UserError)
 
 
 @pytest.mark.parametrize("word", ["gpu_request", "gpu-request", "GPU_REQUEST", " gpu_request "])

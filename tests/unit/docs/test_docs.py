@@ -40,6 +40,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize(("page", "text"), list(all_blocks("yaml")))
 def test_configurations_load(page: str, text: str, tmp_path: Path) -> None:
+    if "\nabout:" in text:  # of a platform
+        (tmp_path / "site.yaml").write_text(text)
+        text = "clusters: {c: {kind: slurm, platform: ./site.yaml}}"
     (tmp_path / "clusterkit.yaml").write_text(text)
     assert load_settings(cwd=tmp_path, environ={}).files, page
 
