@@ -170,14 +170,20 @@ def _diagnose_files(
     arguments: Sequence[str], rules: Sequence[Rule], *, as_json: bool, verbose: bool
 ) -> int:
     from clusterkit.observe.diagnose.job import sources_of
+    from clusterkit.observe.diagnose.verdict import Known
     from clusterkit.observe.diagnose.verdict import diagnose as look
 
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
         paths = [_readable(argument, Path(folder), spools) for argument in dict.fromkeys(arguments)]
-        sources, notes = sources_of(paths)
-        found = _as_typed(look(rules, sources), spools)
-    found = replace(found, notes=(*notes, *found.notes))
+        sources, told = sources_of(paths)
+        found = _as_typed(look(rules, sources, Known(facts=told.facts)), spools)
+    found = replace(
+        found,
+        notes=(*told.notes, *found.notes),
+        files=found.files + told.files,
+        bytes=found.bytes + told.bytes,
+    )
     if as_json:
         from clusterkit.cli.diagnose.report import document
 

@@ -48,6 +48,8 @@ class Fact:
     rank: int | None = None
     time: float | None = None
     """Seconds since the epoch."""
+    file: Path | None = None
+    """What tells it, where that is not the run folder itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +242,7 @@ def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] |
 def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:
     matching = [rule for rule in rules.values() if rule.match(fact.text)]
     matching.sort(key=lambda one: -one.priority)
-    hit = Hit(rules=(), file=folder, line=0, offset=0, text=fact.text)
+    hit = Hit(rules=(), file=fact.file or folder, line=0, offset=0, text=fact.text)
     rule, near = next(_in_place(matching, hit), (None, {}))
     if rule is None:
         return None

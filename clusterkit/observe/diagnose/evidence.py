@@ -31,7 +31,7 @@ exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
 _FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
-_LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
+LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
@@ -146,7 +146,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
             continue
         frames.append((f"{frame[1]}:{frame[2]}", code))
         code = ""
-    own = next((place for place, _ in frames if not _LIBRARY.search(place)), "")
+    own = next((place for place, _ in frames if not LIBRARY.search(place)), "")
     place = own or (frames[0][0] if frames else "")
     then = _led_to(lines_after(hit, _AROUND))
     return {

@@ -26,6 +26,7 @@ from clusterkit.jobs.state.load import Job
 from clusterkit.observe import throughput
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
+from clusterkit.observe.diagnose.flight_recorder import dumps_below, read_recorders
 from clusterkit.observe.diagnose.hits import RESTART
 from clusterkit.observe.diagnose.open_log import text_size
 from clusterkit.observe.diagnose.order import Place
@@ -55,17 +56,20 @@ def known_of(job: Job) -> tuple[Known, tuple[Source, ...], tuple[str, ...]]:
     plan = files.read_json(job.run.plan) or {}
     # On Slurm, which chooses the nodes, a plan names none.
     sources, notes = _sources(job, results, texts_of(plan, "node_names"))
+    first, processes = _first(job, failure, attempt), _processes(plan)
+    dumps = dumps_below(job.run.results, attempt)
+    recorded = read_recorders(dumps, processes, first.rank if first else None)
     state = job.status.state
     known = Known(
         job=name_of(job),
         folder=job.run.path,
-        facts=(*_facts(job, results, failure), *_locks(job, plan)),
-        first=_first(job, failure, attempt),
-        processes=_processes(plan),
+        facts=(*_facts(job, results, failure), *_locks(job, plan), *recorded.facts),
+        first=first,
+        processes=processes,
         succeeded=state is JobState.SUCCEEDED,
         failed=state.final and state is not JobState.SUCCEEDED,
     )
-    return known, sources, notes
+    return known, sources, (*notes, *recorded.notes)
 
 
 def _processes(plan: Mapping[str, Any]) -> int | None:

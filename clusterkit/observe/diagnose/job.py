@@ -20,6 +20,8 @@ from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.facts import known_of
+from clusterkit.observe.diagnose.flight_dump import looks_like_dump
+from clusterkit.observe.diagnose.flight_recorder import Recorded, read_recorders
 from clusterkit.observe.diagnose.rules import Rule
 from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
 
@@ -88,32 +90,39 @@ def named_as_log(name: str) -> bool:
     return Path(_ROTATED.sub("", name)).suffix in _SUFFIXES
 
 
-def sources_of(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """Return the logs of these files and folders, and what of the folders is left out.
+def sources_of(paths: Sequence[Path]) -> tuple[tuple[Source, ...], Recorded]:
+    """Return the logs of these files and folders, and what is told by dumps that are among them.
+
+    What of the folders is left out is among the notes.
 
     Raises:
         UserError: there is no such file, or no log in a folder.
     """
     found: list[Path] = []
+    dumps: list[Path] = []
     notes: list[str] = []
     for path in paths:
         if path.is_dir():
             inside, others = _logs_in(path)
-            if not inside:
+            dumps += (recorded := [one for one in (*inside, *others) if looks_like_dump(one)])
+            inside = [one for one in inside if one not in recorded]
+            others = [one for one in others if one not in recorded]
+            if not inside and not recorded:
                 raise UserError(f"{path} holds no logs", hint="name the files themselves")
             found += inside
             if others:
                 names = some_of([str(p.relative_to(path)) for p in others], _MOST_NAMED)
                 notes.append(f"{path}: not read, as not named as logs are: {names}")
         elif path.exists():
-            found.append(path)
+            (dumps if looks_like_dump(path) else found).append(path)
         else:
             raise UserError(
                 f"there is no file {path}",
                 hint="clusterkit diagnose latest, or name log files; clusterkit status lists jobs",
             )
     sources = tuple(Source(path=path) for path in dict.fromkeys(map(_without_links, found)))
-    return sources, tuple(notes)
+    told = read_recorders(dict.fromkeys(map(_without_links, dumps)))
+    return sources, replace(told, notes=(*notes, *told.notes))
 
 
 def _without_links(path: Path) -> Path:

@@ -91,6 +91,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     lost = [event for event in events if event.rule.alone and not event.rule.closing]
     symptoms = [one for one in symptoms if not any(_ended_after(one, other) for other in lost)]
     best = _first_of(causes, place)
+    if best is not None and best.rank is not None and not best.hit.line:
+        return best  # all ranks together tell of another than the first that failed
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
         alone = [event for event in events if event.rule.alone]
