@@ -12,6 +12,9 @@ from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
+from clusterkit.launch.options import JobSpec
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from clusterkit.preflight.env_lint.lint import lint
 from clusterkit.preflight.env_lint.sources import from_environment
 
@@ -132,6 +135,20 @@ def test_ones_own_values_win_and_lists_are_joined(tmp_path: Path) -> None:
     assert str(settings.origin("clusters.c.memory")) == "clusterkit.yaml:5"
     named = settings.origin("clusters.c.platform")
     assert (named.layer, named.line) == (Layer.PROJECT, 4)
+
+
+def test_a_job_gets_it(tmp_path: Path) -> None:
+    spec = _load(tmp_path, GIB + "    instance_type: a4-highgpu-8g\n").clusters["c"]
+    job = JobSpec(framework="torchrun", nodes=2, script="train.py")
+    (sbatch,) = render(make_plan(job, spec, workdir="/work"), only=["sbatch"])
+    for line in ("#SBATCH --mem=0", "#SBATCH --gpus-per-node=8"):
+        assert line in sbatch.text
+    # The head has one address, whatever the number of interfaces.
+    assert "addr show dev enp0s19 |" in sbatch.text
+    assert "export NCCL_SOCKET_IFNAME=enp0s19,enp192s20" in sbatch.text
+    # What is given by name wins over the script.
+    script, given = (sbatch.text.index(text) for text in ("set_nccl_env.sh", "export NCCL_NET=gIB"))
+    assert script < given
 
 
 def test_keys_of_slurm_stay_there(tmp_path: Path) -> None:
