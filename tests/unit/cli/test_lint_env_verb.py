@@ -140,3 +140,51 @@ def test_what_was_not_read_as_meant_is_told(tmp_path: Path) -> None:
     assert "warning: <stdin>: line 1: no end of a quote" in done.stderr
     document = json.loads(piped(script, "--json", cwd=tmp_path).stdout)
     assert [note.startswith("<stdin>: line 1: ") for note in document["notes"]] == [True]
+
+
+# Written by us after the files that vendors tell their users to source, with the values of those.
+VENDORS = {
+    "aws-efa": "FI_EFA_USE_HUGE_PAGE=0 FI_PROVIDER=efa NCCL_SOCKET_IFNAME=^docker,lo,veth",
+    "gcp-tcpx": "NCCL_NET=GPUDirectTCPX_v7 NCCL_SOCKET_IFNAME=enp0s12 NCCL_CROSS_NIC=0 "
+    "NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=1 "
+    "NCCL_BUFFSIZE=4194304 NCCL_DYNAMIC_CHUNK_SIZE=524288 NCCL_P2P_NET_CHUNKSIZE=524288 "
+    "NCCL_P2P_PCI_CHUNKSIZE=524288 NCCL_P2P_NVL_CHUNKSIZE=1048576 NCCL_P2P_PXN_LEVEL=0 "
+    "NCCL_NET_GDR_LEVEL=PIX NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=enp6s0,enp12s0",
+    "gcp-tcpxo": "NCCL_LIB_DIR=/var/lib/tcpxo/lib64 NCCL_FASTRAK_CTRL_DEV=enp0s12 "
+    "NCCL_FASTRAK_IFNAME=enp6s0,enp7s0 NCCL_SOCKET_IFNAME=enp0s12 "
+    "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY=/dev/aperture_devices",
+    "gcp-gib": "NCCL_NET=gIB NCCL_SOCKET_IFNAME=enp0s19,enp192s20 NCCL_CROSS_NIC=0 NCCL_IB_TC=52 "
+    "NCCL_NET_GDR_LEVEL=PIX NCCL_IB_GID_INDEX=3 NCCL_IB_FIFO_TC=84 NCCL_IB_ADAPTIVE_ROUTING=1 "
+    "NCCL_IB_QPS_PER_CONNECTION=4 NCCL_P2P_NET_CHUNKSIZE=131072 NCCL_NVLS_CHUNKSIZE=524288 "
+    "NCCL_TUNER_CONFIG_PATH=/usr/local/gib/configs/tuner_config.txtpb "
+    "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE=/usr/local/gib/configs/guest_config.txtpb",
+    "azure-nd": "NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml NCCL_SOCKET_IFNAME=eth0 UCX_TLS=rc "
+    "NCCL_IGNORE_CPU_AFFINITY=1 NCCL_PXN_DISABLE=1 NCCL_MIN_NCHANNELS=32 NCCL_COLLNET_ENABLE=1 "
+    "NCCL_P2P_NET_CHUNKSIZE=2097152 NCCL_IB_PCI_RELAXED_ORDERING=1 UCX_NET_DEVICES=mlx5_ib0:1 "
+    "NCCL_IB_QPS_PER_CONNECTION=4 CUDA_DEVICE_ORDER=PCI_BUS_ID NCCL_DEBUG=WARN",
+    "azure-gb": "NCCL_MNNVL_ENABLE=1 NCCL_NVLS_ENABLE=1 NCCL_SHM_DISABLE=1 NCCL_DMABUF_ENABLE=1 "
+    "NCCL_P2P_DISABLE=0 NCCL_IB_DISABLE=0 NCCL_IB_SL=1 NCCL_NET_GDR_LEVEL=PHB NCCL_NET_GDR_C2C=1 "
+    "NCCL_SOCKET_IFNAME=eth0 NCCL_P2P_NET_CHUNKSIZE=2097152 NCCL_IB_QPS_PER_CONNECTION=4",
+    "oci-roce": "NCCL_CUMEM_ENABLE=0 NCCL_IB_SPLIT_DATA_ON_QPS=0 NCCL_IB_QPS_PER_CONNECTION=1 "
+    "NCCL_IB_GID_INDEX=3 NCCL_IB_TC=41 NCCL_IB_SL=0 NCCL_IB_TIMEOUT=22 NCCL_CROSS_NIC=2 "
+    "NCCL_NET_PLUGIN=none NCCL_BUFFSIZE=16777216 NCCL_SOCKET_IFNAME=eth0 "
+    "NCCL_IGNORE_CPU_AFFINITY=1 NCCL_IB_HCA==mlx5_0,mlx5_3,mlx5_4,mlx5_5",
+}
+
+
+@pytest.mark.parametrize("platform", VENDORS)
+def test_what_a_vendor_has_its_users_set_is_clean_on_its_platform(
+    tmp_path: Path, platform: str
+) -> None:
+    settings = VENDORS[platform].split()
+    (tmp_path / "vendor.sh").write_text("".join(f"export {one}\n" for one in settings))
+    done = run("vendor.sh", cwd=tmp_path, CLUSTERKIT_PLATFORM=platform)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    # What is a fault elsewhere stays one there.
+    (tmp_path / "vendor.sh").write_text("export NCCL_IB_TIMEUOT=22 NCCL_P2P_DISABLE=1\n")
+    assert run("vendor.sh", cwd=tmp_path, CLUSTERKIT_PLATFORM=platform).returncode == 1
+
+
+def test_what_a_platform_sets_is_a_fault_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "vendor.sh").write_text("export NCCL_SHM_DISABLE=1\n")
+    assert run("vendor.sh", cwd=tmp_path, CLUSTERKIT_PLATFORM="plain").returncode == 1
