@@ -26,6 +26,7 @@ from clusterkit.config.schema import ClusterModel, ConfigModel, kinds_of
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate
 from clusterkit.core import ownership, shell
+from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
 from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.model import ClusterKind, ClusterSpec, Host
@@ -98,7 +99,7 @@ def load_settings(
         environ=os.environ if environ is None else environ,
         cluster=cluster,
     )
-    loader.machine = platforms.machine_root()
+    loader.machine = machine_root()
     return loader.merged([*loader.read_files()])
 
 

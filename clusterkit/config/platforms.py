@@ -7,7 +7,6 @@ files and asks nobody.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,10 @@ from clusterkit.config.schema import (
     InstanceModel,
     PlatformModel,
 )
-from clusterkit.config.sources import PREFIX
 from clusterkit.config.validate import validate
 from clusterkit.core import shell
 from clusterkit.core.data import data_dir, read_table
+from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError, choices_hint
 
 AUTO, OFF = "auto", "off"
@@ -42,7 +41,6 @@ _KEYS_AT = {
     3: InstanceModel.model_fields,
     4: OF_PLATFORMS,
 }
-_LONGEST_SIGN = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +128,6 @@ def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platf
     return Platform(name=name, document=document, model=model)
 
 
-def machine_root() -> Path:
-    """Return the folder that stands for `/` where a machine is recognised; tests have their own."""
-    return Path(os.environ.get(f"{PREFIX}MACHINE_ROOT") or "/")
-
-
 def recognise(root: Path) -> Recognised | None:
     """Return the platform of the machine whose files are below `root`; None for none."""
     said: dict[str, str] = {}
@@ -146,15 +139,6 @@ def recognise(root: Path) -> Recognised | None:
             there = "" if path == "-" else f" and {path}"
             return Recognised(name=row["platform"], sign=f"{dmi} {row['says']}{there}")
     return None
-
-
-def read_dmi(root: Path, name: str) -> str:
-    """Return what a file of the machine's DMI says; empty where it is missing or closed to us."""
-    try:
-        with (root / "sys/class/dmi/id" / name).open("rb") as file:
-            return file.read(_LONGEST_SIGN).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _exists(path: Path) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+from clusterkit.config.platforms import OFF
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
@@ -241,6 +242,7 @@ def _prepare(
         time_limit_s=plan.time_limit_s,
         notice_s=plan.notice_s,
         requeue=plan.requeue,
+        notices=plan.cluster.platform != OFF,
         spares=plan.spares,
         array=dependencies.array,
         index=dependencies.index,

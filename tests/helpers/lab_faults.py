@@ -74,6 +74,21 @@ def gpus(lab: Lab, folder: Path, **kinds: str) -> Iterator[Path]:
 
 
 @contextmanager
+def metadata_service(lab: Lab, host: str, folder: Path) -> Iterator[None]:
+    """Have one host see the files below a folder at the address of a cloud's metadata service."""
+    address = "169.254.169.254"
+    lab.run(host, ["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
+    argv = [sys.executable, "-m", "http.server", "80", "--bind", address, "--directory", folder]
+    server = lab.popen(host, [str(word) for word in argv])
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
+        lab.run(host, ["ip", "address", "del", f"{address}/32", "dev", "lo"], check=True)
+
+
+@contextmanager
 def clock_ahead(lab: Lab, host: str, seconds: int, folder: Path) -> Iterator[None]:
     """Let `date` of one host be ahead.
 

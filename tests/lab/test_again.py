@@ -19,7 +19,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.faults import cut_off
-from tests.helpers.lab_faults import DOUBLES, full_shared_memory, gpus
+from tests.helpers.lab_faults import DOUBLES, full_shared_memory, gpus, metadata_service
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.lab import Lab
 
@@ -45,8 +45,8 @@ def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
     return document["state"], document["reason"]
 
 
-def said_by_all(run: RunFolder, words: str) -> bool:
-    return all(run.log(k).exists() and words in run.log(k).read_text() for k in range(3))
+def said_by(run: RunFolder, words: str, *, nodes: int) -> bool:
+    return all(run.log(k).exists() and words in run.log(k).read_text() for k in range(nodes))
 
 
 def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
@@ -132,7 +132,7 @@ def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> Non
     run = cluster.submit("echo attempt $CK_RESTART_COUNT; sleep 300", requeue=5)
     with supervised(cluster, run) as client:
         for attempt in range(2):
-            await_true(lambda wanted=f"attempt {attempt}": said_by_all(run, wanted))
+            await_true(lambda wanted=f"attempt {attempt}": said_by(run, wanted, nodes=3))
             (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
             os.kill(agent.pid, signal.SIGTERM)
         assert client.wait(90) == 1
@@ -188,6 +188,45 @@ def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
     run = RunFolder(Path(done["run_dir"]))
     assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
     assert "n1 is unhealthy" in run.requeued(0).read_text()
+
+
+TOLD = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGUSR2, lambda *_: print("told on", os.environ["CK_NODE_NAME"], flush=True))
+print("attempt", os.environ["CK_RESTART_COUNT"], flush=True)
+while not pathlib.Path("enough").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_a_spot_machine_that_its_cloud_takes_gives_the_job_back_after_its_ranks_were_told(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """All of them, though one machine alone has heard of it."""
+    script = desk.write("told.py", TOLD)
+    firmware = tmp_path / "machine/sys/class/dmi/id/product_name"
+    firmware.parent.mkdir(parents=True)
+    firmware.write_text("Google Compute Engine\n")
+    service = tmp_path / "service/computeMetadata/v1/instance/preempted"
+    service.parent.mkdir(parents=True)
+    service.write_text("FALSE")
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1", "--preflight", "off")
+    with metadata_service(desk.lab, "n2", tmp_path / "service"):
+        done = desk.submit(
+            *("--exclude", "n3", "--requeue", "1", "--time", "5", *words, script),
+            env={"CLUSTERKIT_MACHINE_ROOT": str(tmp_path / "machine")},
+        )
+        run = RunFolder(Path(done["run_dir"]))
+        await_true(lambda: said_by(run, "attempt 0", nodes=2))
+        service.write_text("TRUE")
+        await_true(lambda: said_by(run, "told on", nodes=2), 15)
+        await_true(run.requeued(0).exists, 40)
+    (desk.folder / "enough").touch()
+    assert "n2: GCP takes back the Spot VM at" in run.requeued(0).read_text()
+    assert desk.clusterkit("wait", done["job_id"], timeout_s=200).returncode == 0
+    first, second = node_results.read_attempts(run)
+    assert {node.reason for node in first.nodes} == {"preempted"}
+    assert [node.exit_code for node in second.nodes] == [0, 0]
 
 
 FAILS = """

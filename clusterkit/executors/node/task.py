@@ -17,6 +17,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.records import texts_of
 from clusterkit.core.timing import scaled
+from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.identity import Identity
@@ -169,7 +170,12 @@ def _run_command(
         spared = processes.descendants(os.getpid())
         with in_touch(run, me):
             pid = _start(run, me, marker)
-            watch = Watch(timeouts=timeouts, run=run, me=me, pid=pid, spared=spared)
+            asks = submission is not None and submission.notices and submission.requeue > 0
+            if asks:
+                notices.begin(run, me)
+            watch = Watch(
+                timeouts=timeouts, run=run, me=me, pid=pid, spared=spared, heeds_cloud=asks
+            )
             exit_code, reason = watch.until_end()
     ended = replace(result, exit_code=exit_code, reason=reason, noticed=watch.passed_on)
     return explain(run, me, ended, since=since)

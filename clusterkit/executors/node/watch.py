@@ -22,6 +22,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.model import NodeResult
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.notices import Notice, read_notice
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -58,12 +59,20 @@ class Watch:
     """The life of one command: what has been asked of it, and by when."""
 
     def __init__(
-        self, *, timeouts: Timeouts, run: RunFolder, me: Identity, pid: int, spared: set[int]
+        self,
+        *,
+        timeouts: Timeouts,
+        run: RunFolder,
+        me: Identity,
+        pid: int,
+        spared: set[int],
+        heeds_cloud: bool = False,
     ) -> None:
         self.timeouts = timeouts
         self.spared = spared
         self.run = run
         self.me = me
+        self.heeds_cloud = heeds_cloud
         self.pid = pid
         self.began = time.time()
         self.reason: str | None = None
@@ -72,6 +81,8 @@ class Watch:
         """Whether the time limit has been announced."""
         self.passed_on = False
         """Whether the command was given a notice, on which it may give the job back by itself."""
+        self.notice: Notice | None = None
+        """What the cloud of a node has announced."""
         self.again_at: float | None = None
         """When this node gives the job back to Slurm, to be started again."""
         self.terminate_at: float | None = None
@@ -90,8 +101,8 @@ class Watch:
                     self._heed_others()
                 if code != 0 and self.reason is None and self.noticed:
                     # It has saved what it needs, and left before it was told to.
-                    self.reason = "timeout"
-                    self._start_again("time limit")
+                    self.reason = "timeout" if self.notice is None else "preempted"
+                    self._start_again()
                 self._sweep()
                 return self._ending(code)
             self._keep_time()
@@ -101,7 +112,8 @@ class Watch:
             self._terminate(signum)
         elif signum in NOTICES:
             self.passed_on = True
-            _pass_on(signum, self.run.marker(self.me.rank))
+            # slurmstepd has sent it to every process of the step already
+            _pass_on(signum, self.run.marker(self.me.rank), below="SLURM_STEP_ID" not in os.environ)
             if signum is signal.SIGUSR2:
                 self._heed_notice()
 
@@ -110,9 +122,23 @@ class Watch:
         submission = runfolder.read_submission(self.run)
         if submission is None or not submission.requeue or not self._may_be_late(submission):
             return
+        self._plan_end(submission, submission.notice_s)
+
+    def _heed_cloud(self) -> None:
+        """Let the ranks save, and plan the end of this attempt, before the cloud takes a node."""
+        self.notice = read_notice(self.run, self.me.attempt)
+        submission = runfolder.read_submission(self.run) if self.notice is not None else None
+        if self.notice is None or submission is None:
+            return
+        print(f"clusterkit: {self.notice.text}", file=sys.stderr, flush=True)
+        self.passed_on = True
+        _pass_on(signal.SIGUSR2, self.run.marker(self.me.rank), below=True)
+        self._plan_end(submission, max(0.0, self.notice.at - time.time()))
+
+    def _plan_end(self, submission: Submission, left_s: float) -> None:
         self.noticed = True
         if self.me.rank == 0 and may_requeue(submission, self.me):
-            left_s = submission.notice_s * self.timeouts.notice_share
+            left_s *= self.timeouts.notice_share
             self.again_at = self.again_at or time.monotonic() + left_s
 
     def _may_be_late(self, submission: Submission) -> bool:
@@ -126,7 +152,7 @@ class Watch:
         notice_s = submission.notice_s or submission.time_limit_s
         return left_s <= notice_s + _EARLY_S + _LATE_S
 
-    def _start_again(self, why: str, *, lost: NodeResult | None = None) -> None:
+    def _start_again(self, why: str | None = None, *, lost: NodeResult | None = None) -> None:
         """Let the job start again: Slurm has to be told before its time limit comes.
 
         When a node has gone, Slurm would do so by itself, had the others not ended before.
@@ -134,7 +160,8 @@ class Watch:
         self.again_at = None
         cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
         if not cancelled and may_requeue(runfolder.read_submission(self.run), self.me):
-            requeue(self.run, self.me, why, lost=lost)
+            ends = "time limit" if self.notice is None else self.notice.text
+            requeue(self.run, self.me, why or ends, lost=lost)
 
     def _heed_others(self) -> None:
         """Note that the job is being ended, where that broke the ranks here before a signal came.
@@ -154,7 +181,9 @@ class Watch:
     def _keep_time(self) -> None:
         now = time.monotonic()
         if self.again_at is not None and now >= self.again_at:
-            self._start_again("time limit")
+            self._start_again()
+        if self.heeds_cloud and self.notice is None:
+            self._heed_cloud()
         if self.kill_at is not None:
             if now >= self.kill_at:
                 self._sweep()
@@ -191,7 +220,7 @@ class Watch:
             return "peer"
         ended = self.run.requeued(self.me.attempt), self.run.timeout(self.me.attempt)
         if any(path.exists() for path in ended) or self._out_of_time():
-            return "timeout"
+            return "timeout" if self.notice is None else "preempted"
         return "preempted" if is_preempted() else "terminated"
 
     def _out_of_time(self) -> bool:
@@ -245,16 +274,15 @@ def _reap(pid: int) -> int | None:
     return code
 
 
-def _pass_on(signum: signal.Signals, marker: str) -> None:
+def _pass_on(signum: signal.Signals, marker: str, *, below: bool) -> None:
     """Give a notice to every process that has a handler for it; it would kill the others.
 
-    Those of a Docker container are no descendants, and known by the marker alone.
+    Those of a Docker container are no descendants, and known by the marker alone. Descendants are
+    passed over unless `below`.
     """
-    below = processes.descendants(os.getpid())
-    found = below | processes.marked(marker)
-    if "SLURM_STEP_ID" in os.environ:
-        found -= below  # slurmstepd has sent it to every process of the step already
-    for pid in found:
+    descendants = processes.descendants(os.getpid())
+    found = processes.marked(marker)
+    for pid in found | descendants if below else found - descendants:
         if processes.catches(pid, signum):
             processes.send(pid, signum)
 

@@ -153,6 +153,10 @@ class RunFolder:
         """Return what says why an attempt was ended for the next one, where nodes decide that."""
         return self.path / f"again-{attempt}.json"
 
+    def notice(self, attempt: int) -> Path:
+        """Return what says which node of an attempt its cloud is about to take."""
+        return self.path / f"notice-{attempt}.json"
+
     def timeout(self, attempt: int) -> Path:
         """Return what is there once an attempt was ended at its time limit, by its supervisor."""
         return self.path / f"timeout-{attempt}"
@@ -206,6 +210,8 @@ class Submission:
     """How long before its time limit Slurm announces that."""
     requeue: Attempt = 0
     """How often the job may start again after what was not its own doing."""
+    notices: bool = True
+    """Whether its nodes ask their cloud whether it is about to take them."""
     spares: Count = 0
     """How many nodes may take the place of others then."""
     max_nodes: Count | None = None

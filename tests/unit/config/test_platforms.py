@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from clusterkit.config.load import builtin_settings, load_settings
-from clusterkit.config.platforms import load_platform, platform_names, read_dmi, recognise
+from clusterkit.config.platforms import load_platform, platform_names, recognise
 from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
+from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.launch.options import JobSpec
