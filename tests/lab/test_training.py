@@ -140,8 +140,15 @@ def test_horovodrun_over_ssh_by_hand(desk: Desk) -> None:
     assert "world size 6" in done.stdout
 
 
+# torchrun's ranks share a pipe and buffer nothing: a line of several writes is torn by another's.
+RANKS = """
+import os
+os.write(1, f"rank of {os.environ['WORLD_SIZE']}\\n".encode())
+"""
+
+
 def test_an_elastic_job_takes_the_nodes_there_are(desk: Desk) -> None:
-    script = desk.write("ranks.py", "import os\nprint('rank of', os.environ['WORLD_SIZE'])\n")
+    script = desk.write("ranks.py", RANKS)
     done = desk.submit("--wait", "--framework", "torchrun", "--nodes", "2:3", script)
     output = desk.clusterkit("logs", done["job_id"]).stdout
     assert done["state"] == "succeeded", output
