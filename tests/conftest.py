@@ -26,11 +26,8 @@ settings.register_profile("ci", max_examples=100, derandomize=True, **_ANY_MACHI
 settings.register_profile("developer", max_examples=50, **_ANY_MACHINE)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "developer")
 
-LABS = {
+TOGETHER = {
     "docker": re.compile(r"tests/docker/"),
-    "faults": re.compile(r"tests/lab/test_(again|faults|ssh_jobs|worker)"),
-    "ssh": re.compile(r"tests/lab/test_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
-    "lab": re.compile(r"tests/lab/"),
     "site": re.compile(r"tests/unit/docs/test_docs_site"),
     "torch": re.compile(
         r"tests/unit/(core/test_hostfile|estimate/test_estimate_(launch|memory_torch|peers)"
@@ -38,10 +35,9 @@ LABS = {
     ),
     "wheel": re.compile(r"tests/unit/transport/test_wheel"),
 }
-"""Tests that run one after the other, each part on a practice cluster of its own, on a Docker
-engine, or on what is built or imported once. More clusters at once are no faster on two cores: jobs
-wait for processors, and miss times. Who waits for the site, builds one more wheel, or imports torch
-and deepspeed in one more process, tests nothing."""
+"""Tests that run one after the other in one process, on a Docker engine, or on what is built or
+imported once. Who waits for the site, builds one more wheel, or imports torch and deepspeed in one
+more process, tests nothing."""
 
 
 def pytest_configure() -> None:
@@ -89,20 +85,24 @@ def _outlive(_number: int, _frame: object) -> None:
     """Do nothing about a signal."""
 
 
-class FewProcessesForTheLab(LoadScopeScheduling):
-    """Spread tests over processes, but keep those of the practice cluster in a few.
+class ByFileOrTest(LoadScopeScheduling):
+    """Hand each process that is free the next file of the practice cluster, then single tests.
 
-    Six ranks are many for two cores. (The groups of xdist 3.8 do not work with pytest 9.)
+    Files with many tests go first. Each process has a cluster of its own: three are as many as two
+    cores take, and with more, jobs wait for processors, and miss times. (The groups of xdist 3.8 do
+    not work with pytest 9.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        found = (scope for scope, files in LABS.items() if files.match(nodeid))
+        if nodeid.startswith("tests/lab/"):
+            return nodeid.partition("::")[0]
+        found = (scope for scope, files in TOGETHER.items() if files.match(nodeid))
         return next(found, nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewProcessesForTheLab:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrTest:
     """Give xdist our scheduler."""
-    return FewProcessesForTheLab(config, log)
+    return ByFileOrTest(config, log)
 
 
 @pytest.fixture(autouse=True)
