@@ -109,6 +109,7 @@ def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
         files={**plan.command.files, **{name: _container(name) for name in inside}},
         peers=PEERS,
+        records=load_framework(plan.framework).torch,
         gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
         container_functions="\n".join(map(_container, parts)),
         default_nodes=" ".join(plan.node_names) or "localhost",

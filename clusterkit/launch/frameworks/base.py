@@ -63,6 +63,8 @@ class Framework:
     """Whether nodes may differ in slots, or ranks be fewer than slots."""
     elastic: bool = False
     """Whether `--nodes MIN:MAX` makes sense."""
+    torch: bool = False
+    """Whether its ranks use `torch.distributed`, whose flight recorder is asked for dumps."""
     provides: tuple[str, ...] = ()
     """Environment variables that every rank finds."""
     by_hand: str = ""

@@ -108,6 +108,7 @@ FRAMEWORK = Framework(
     starts=("zero", "zero1", "zero2", "zero3"),
     image="deepspeed",
     command=command,
+    torch=True,
     provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     by_hand="deepspeed --hostfile hostfile --master_addr HOST1 train.py",
 )

@@ -49,6 +49,7 @@ FRAMEWORK = Framework(
     starts=("jax", "lightning", "pytorch-lightning", "srun"),
     image="torch",
     command=command,
+    torch=True,
     uneven_slots=True,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=(

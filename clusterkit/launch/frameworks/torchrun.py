@@ -94,6 +94,7 @@ FRAMEWORK = Framework(
     starts=("ddp", "fsdp", "pytorch", "torch", "torchelastic"),
     image="torch",
     command=command,
+    torch=True,
     elastic=True,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

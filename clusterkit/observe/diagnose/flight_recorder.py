@@ -26,7 +26,8 @@ from clusterkit.observe.diagnose.flight_dump import (
     read_dump,
 )
 
-FOLDER = "flight-recorder"
+_NAMED = "flight-recorder-{}-rank-"
+"""What names of dumps begin with; node.sh asks for them."""
 _RANK = re.compile(r"(?<!\d)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _MOST_READ = 1 << 28
 """Bytes of all dumps of a job: those of 700 ranks."""
@@ -104,8 +105,8 @@ def dumps_below(folder: Path, attempt: int) -> Iterator[Path]:
     """Yield the dumps of an attempt that are in a folder of results, or in those of its nodes."""
     nodes = (folder / name for name in sorted(reading.names_in(folder)) if name[:5] == "node-")
     for place in (folder, *nodes):
-        dumps = place / FOLDER / str(attempt)
-        yield from (dumps / name for name in sorted(reading.names_in(dumps)))
+        names = sorted(reading.names_in(place))
+        yield from (place / name for name in names if name.startswith(_NAMED.format(attempt)))
 
 
 def _read(paths: Sequence[Path]) -> tuple[dict[int, Dump], list[str]]:

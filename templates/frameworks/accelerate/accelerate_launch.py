@@ -2,7 +2,7 @@
 
 launch.py LAUNCH_ARGUMENTS... Accelerate starts its ranks through torchrun's agent, so that what
 stands in agent.py holds here: a store that outlives its agents, a word on the first rank to fail
-and on the first to end well, a folder of error files that goes with the job.
+and on the first to end well, a folder of error files that goes with the job, older recorders.
 Without any accelerator, each rank would train alone unless Accelerate is told to use the CPU.
 """
 
@@ -22,6 +22,7 @@ def run_with_store(arguments):
     # Not sooner: Accelerate refuses a port that somebody listens on.
     store = agent.hold_store() if agent.is_head() else None
     agent.clean_up_later()
+    agent.ask_older_recorders()
     agent.tell_of_ends()
     # What Accelerate hands on was read by its own parser, which knows no variables.
     arguments.log_dir = arguments.log_dir or os.environ.get("PET_LOG_DIR")

@@ -1,4 +1,4 @@
-"""torchrun, with three additions: agent.py TORCHRUN_ARGUMENTS...
+"""torchrun, with four additions: agent.py TORCHRUN_ARGUMENTS...
 
 A store that outlives its agents. The agent of the first node serves the key-value store through
 which agents leave together. It may be gone before another has read the last key, which then reports
@@ -10,6 +10,8 @@ A word on which rank failed first, by clusterkit_failure.py beside this file. to
 with 1, whatever its rank died of. And on the first that ended well, which others may wait for.
 
 A folder for its error files that goes when the job ends. torchrun leaves one in /tmp for each job.
+
+The flight recorder's variables under the names that torch had for them before 2.8.
 """
 
 import os
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import clusterkit_failure
+import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -33,6 +36,11 @@ OTHERS_LEAVE_S = 1
 KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
 """The options of torchrun, as variables, by which its user wants that folder."""
 
+RENAMED = {
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+}
+"""In torch 2.8, which warns of the old names."""
 DECIDED = ("PET_STANDALONE", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT")
 """Options of torchrun by which it would load what anybody writes to its port (c10d)."""
 
@@ -110,6 +118,13 @@ def clean_up_later():
         os.environ["PET_LOG_DIR"] = str(Path(os.environ["CK_TMP"], "torchelastic"))
 
 
+def ask_older_recorders():
+    if torch.__version__ < "2.8":  # compared as versions
+        for name, before in RENAMED.items():
+            if name in os.environ:
+                os.environ.setdefault(before, os.environ[name])
+
+
 def heed_no_other_rendezvous():
     for name in DECIDED:
         if os.environ.pop(name, None) is not None:
@@ -119,6 +134,7 @@ def heed_no_other_rendezvous():
 if __name__ == "__main__":
     heed_no_other_rendezvous()
     clean_up_later()
+    ask_older_recorders()
     tell_of_ends()
     store = hold_store() if serves_store() else None
     try:

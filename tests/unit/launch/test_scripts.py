@@ -181,6 +181,43 @@ def test_private_folders_are_removed(desk: Desk) -> None:
     assert not any(Path(desk.seen(rank)["env"]["CK_TMP"]).exists() for rank in range(3))
 
 
+RECORDER = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    ("framework", "env", "asked"),
+    [
+        ("torchrun", {}, ("R/flight-recorder-3-rank-", "2000", "1")),
+        ("deepspeed", {"TORCH_FR_BUFFER_SIZE": "9"}, ("R/flight-recorder-3-rank-", "9", "1")),
+        ("env", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", RECORDER[2]: "0"},
+         ("R/flight-recorder-3-rank-", "0", "0")),
+        ("accelerate", {RECORDER[0]: "/x-"}, ("/x-", None, None)),
+        ("torchrun", {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/x-"}, (None, None, None)),
+        ("mpi", {}, (None, None, None)),
+    ],
+)  # fmt: skip
+def test_dumps_of_flight_recorders_are_asked_for_unless_told_otherwise(
+    desk: Desk, framework: str, env: dict[str, str], asked: tuple[str | None, ...]
+) -> None:
+    results = desk.folder / "the results"
+    results.mkdir()
+    for attempt in range(4):
+        (results / f"flight-recorder-{attempt}-rank-0").touch()
+    text = desk.render(framework=framework, env=env)["job.sbatch"]
+    done = desk.sbatch(text, SLURM_RESTART_COUNT="3", CK_RESULTS=str(results))
+    assert done.returncode == 0, done.stderr
+    seen = desk.seen(0)["env"]
+    wanted = (value and value.replace("R/", f"{results}/") for value in asked)
+    assert tuple(seen.get(name) for name in RECORDER) == tuple(wanted)
+    kept = {int(path.name[16]) for path in results.iterdir()}
+    assert kept == ({0, 2, 3} if asked[1] else {0, 1, 2, 3})
+
+
+def test_by_hand_no_dumps_are_asked_for(desk: Desk) -> None:
+    desk.sbatch(desk.render()["job.sbatch"])
+    assert not {*RECORDER} & desk.seen(0)["env"].keys()
+
+
 @pytest.mark.parametrize("job_id", [1, 999, 1000, 4_294_967_295])
 def test_ports_stay_outside_the_ephemeral_range(desk: Desk, job_id: int) -> None:
     desk.sbatch(desk.render()["job.sbatch"], job_id=job_id)

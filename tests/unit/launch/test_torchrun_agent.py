@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from clusterkit.core.data import data_dir
 from tests.helpers.command_line import typed_in
+from tests.helpers.loading import load
 
 pytestmark = pytest.mark.train
 
@@ -50,3 +54,47 @@ def test_a_rank_that_ended_well_before_the_one_that_failed_is_named(
     told = "rank 0 exited with 1; before it, rank 1 on node-0 had ended with exit code 0"
     assert done.returncode == 1, done.stderr
     assert told in done.stdout + done.stderr
+
+
+HANGS = """
+import os, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+rank = os.environ["RANK"]
+dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+dist.all_reduce(torch.ones(4))
+try:
+    time.sleep(5) if rank == "1" else dist.all_reduce(torch.ones(2, 3))
+finally:
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
+        file.write(_dump_fr_trace())
+    time.sleep(4)  # torchrun ends the other with the first that fails
+"""
+
+
+def test_of_a_job_that_hung_the_rank_that_stayed_away_is_named(tmp_path: Path) -> None:
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
+    (tmp_path / "train.py").write_text(HANGS)
+    words = ("--framework", "torchrun", "--gpus-per-node", "2", "--wait", "train.py")
+    done = typed_in(tmp_path, "submit", "--cluster", "here", *words)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(typed_in(tmp_path, "diagnose", "latest", "--json").stdout)
+    assert found["cause"]["title"] == "rank 1 did not come to a collective (all_reduce)"
+    assert f"rank 0 waits at {tmp_path}/train.py:" in found["cause"]["says"]
+
+
+def test_recorders_before_torch_2_8_are_asked_by_their_old_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(data_dir("templates/programs/ranks"))
+    agent = load(data_dir("templates/frameworks/torchrun") / "agent.py")
+    monkeypatch.setattr(os, "environ", {"TORCH_FR_BUFFER_SIZE": "9"})
+    agent.ask_older_recorders()
+    assert list(os.environ) == ["TORCH_FR_BUFFER_SIZE"]
+    monkeypatch.setattr(agent.torch, "__version__", type(agent.torch.__version__)("2.7.1+cu126"))
+    agent.ask_older_recorders()
+    assert os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "9"
+    assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from clusterkit.core import files
 from clusterkit.observe.diagnose.flight_dump import (
     LARGEST,
     NotADumpError,
@@ -103,6 +102,14 @@ def test_of_a_real_run_that_is_well_nothing_is_told() -> None:
     assert answer.stdout == "no failure known to clusterkit in 4 logs (7968 bytes)\n"
 
 
+def keep(folder: Path, *, attempt: int) -> Path:
+    """Have the dumps of a real run in a folder of results, under the names that node.sh gives."""
+    folder.mkdir(parents=True)
+    for dump in (HELD / "missing").iterdir():
+        shutil.copy(dump, folder / f"flight-recorder-{attempt}-{dump.name}")
+    return folder
+
+
 @pytest.mark.parametrize("below", ["results", "results/node-1"])
 def test_with_the_watchdog_in_the_log_a_job_s_own_dumps_name_the_rank(
     tmp_path: Path, below: str
@@ -116,9 +123,7 @@ def test_with_the_watchdog_in_the_log_a_job_s_own_dumps_name_the_rank(
         "[rank0]: RuntimeError: NCCL communicator was aborted\n"
     )
     run.log(1).write_text("step 3\n")
-    dumps = run.path / below / "flight-recorder" / "0"
-    dumps.parent.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(HELD / "missing", dumps)
+    dumps = keep(run.path / below, attempt=0)
     answer = json.loads(told(run.path, "--json").stdout)
     assert answer["cause"]["rule"] == "collective-rank-missing"
     assert answer["cause"]["title"].startswith("rank 2 did not come")
@@ -133,8 +138,7 @@ def test_with_the_watchdog_in_the_log_a_job_s_own_dumps_name_the_rank(
 def test_dumps_of_an_earlier_attempt_tell_nothing_of_the_last(tmp_path: Path) -> None:
     run = job(tmp_path)
     run.log(0).write_text("ValueError: x\n")
-    files.create_folder(run.results)
-    shutil.copytree(HELD / "missing", run.results / "flight-recorder" / "1")
+    keep(run.results, attempt=1)
     assert json.loads(told(run.path, "--json").stdout)["cause"]["rule"] == "python-exception"
 
 
