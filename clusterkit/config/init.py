@@ -6,17 +6,22 @@ Everything takes the runner as an argument, so that recorded answers can stand i
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
+from clusterkit.config import platforms
 from clusterkit.config.document import read_text
+from clusterkit.config.sources import variable
 from clusterkit.core import commands
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
+from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.hosts.hostlist import fold_set
@@ -69,6 +74,11 @@ class Found:
     """The hosts of each hostfile that was found and can be read."""
     no_sinfo: str | None = None
     """What sinfo said where it is there and lists nothing; then GPUs may not be known."""
+    platform: platforms.Recognised | None = None
+    instance_type: str | None = None
+    """Of this machine, where the platform lists it."""
+    platforms: tuple[str, ...] = ()
+    """Those that the cloud of this machine has."""
     left_out: tuple[str, ...] = ()
     """Hostfiles that others can write, and why they do not count."""
 
@@ -78,8 +88,16 @@ def run_command(argv: Sequence[str]) -> Answer:
     return commands.run_command(argv, timeout_s=TIMEOUT_S)
 
 
-def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) -> Found:
-    """Return what the tools and files of this machine tell; nothing is an answer too."""
+def discover(
+    run: Run,
+    *,
+    cwd: Path,
+    system: Sequence[Path] = SYSTEM_HOSTFILES,
+) -> Found:
+    """Return what the tools and files of this machine tell; nothing is an answer too.
+
+    In a cloud, its metadata service is asked for the instance type, which no file tells.
+    """
     sinfo = run(SINFO)
     partitions = parse_sinfo(sinfo.output) if sinfo.ok else ()
     if sinfo.found and not partitions:
@@ -96,7 +114,23 @@ def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) 
         gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
         hostfiles=hostfiles,
         left_out=left_out,
+        **_platform(),
     )
+
+
+def _platform() -> dict[str, Any]:
+    """Return what is known of the cloud of this machine, unless a variable says to leave it."""
+    if os.environ.get(variable("platform")) == platforms.OFF:
+        return {}
+    root = machine_root()
+    found = platforms.recognise(root)
+    told = platforms.instance_type_of(root) if found is not None else None
+    listed = platforms.load_platform(found.name).instances if found is not None else {}
+    return {
+        "platform": found,
+        "instance_type": told if told in listed else None,
+        "platforms": platforms.platforms_of_cloud(root),
+    }
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
@@ -217,7 +251,7 @@ def starter_text(found: Found, *, folder: Path) -> str:
     # A tab of the template stands before a comment; values have none.
     pairs = (line.partition("\t") for line in text.splitlines())
     return "".join(
-        f"{setting:<{_COMMENT_COLUMN}}{comment}\n" if tab else f"{setting}\n"
+        f"{setting + '  ':<{_COMMENT_COLUMN}}{comment}\n" if tab else f"{setting}\n"
         for setting, tab, comment in pairs
     )
 

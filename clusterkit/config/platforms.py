@@ -7,7 +7,8 @@ files and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from clusterkit.config.schema import (
     PlatformModel,
 )
 from clusterkit.config.validate import validate
-from clusterkit.core import shell
+from clusterkit.core import metadata, shell
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError, choices_hint
@@ -41,6 +42,9 @@ _KEYS_AT = {
     3: InstanceModel.model_fields,
     4: OF_PLATFORMS,
 }
+
+_INSTANCE_TYPE = re.compile(r"(?:[\w./-]{0,200}/)?([\w.-]{1,64})\s*", re.ASCII)
+"""As metadata services write it: Google has `projects/1/machineTypes/a3-megagpu-8g`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +134,42 @@ def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platf
 
 def recognise(root: Path) -> Recognised | None:
     """Return the platform of the machine whose files are below `root`; None for none."""
+    for row in _rows_of_cloud(root):
+        path = row["path"]
+        if path == "-" or _exists(root / path.lstrip("/")):
+            there = "" if path == "-" else f" and {path}"
+            return Recognised(name=row["platform"], sign=f"{row['dmi']} {row['says']}{there}")
+    return None
+
+
+def platforms_of_cloud(root: Path) -> tuple[str, ...]:
+    """Return the platforms that the cloud of a machine has; none where it is in no known cloud."""
+    return tuple(dict.fromkeys(row["platform"] for row in _rows_of_cloud(root)))
+
+
+def instance_type_of(root: Path) -> str | None:
+    """Return the instance type of this machine; None where nobody tells.
+
+    AWS's firmware tells it; other clouds are asked. What is believed is one word.
+    """
+    answer: str | None = None
+    if read_dmi(root, "sys_vendor") == "Amazon EC2":
+        answer = read_dmi(root, "product_name")
+    for row in read_table(data_dir(_FOLDER) / "metadata.tsv"):
+        if read_dmi(root, row["dmi"]) == row["says"]:
+            answer = metadata.ask(row["path"], dict([row["header"].split(": ")]))
+    found = _INSTANCE_TYPE.fullmatch(answer or "")
+    return found[1] if found else None
+
+
+def _rows_of_cloud(root: Path) -> Iterator[Mapping[str, str]]:
     said: dict[str, str] = {}
     for row in read_table(data_dir(_FOLDER) / "signs.tsv"):
-        dmi, path = row["dmi"], row["path"]
+        dmi = row["dmi"]
         if dmi not in said:
             said[dmi] = read_dmi(root, dmi)
-        if said[dmi] == row["says"] and (path == "-" or _exists(root / path.lstrip("/"))):
-            there = "" if path == "-" else f" and {path}"
-            return Recognised(name=row["platform"], sign=f"{dmi} {row['says']}{there}")
-    return None
+        if said[dmi] == row["says"]:
+            yield row
 
 
 def _exists(path: Path) -> bool:

@@ -68,6 +68,11 @@ def _report(found: Found) -> Iterator[str]:
         if found.gpus
         else ("found no GPUs in this machine (nvidia-smi is missing or lists none)")
     )
+    if found.platform:
+        type_ = f", instance type {found.instance_type}" if found.instance_type else ""
+        yield f"found platform {found.platform.name} ({found.platform.sign}){type_}"
+    elif found.platforms:
+        yield f"found a cloud without a fabric; it has {', '.join(found.platforms)}"
     for path, hosts in found.hostfiles.items():
         yield f"found hostfile {path} with {len(hosts)} hosts"
     for reason in found.left_out:

@@ -2,9 +2,8 @@
 
 AWS gives 120 s (Amazon EC2, Spot Instance interruption notices; IMDSv2), Azure at least 30 s
 (Scheduled Events, 2020-07-01), GCP 30 s (Compute Engine, preemptible and Spot VMs). The service is
-asked only where the firmware says that the machine is of that cloud, over the link-local address
-that each has for it, without credentials. An answer that is late, too long or makes no sense is
-none.
+asked only where the firmware says that the machine is of that cloud, without credentials. An answer
+that is late, too long or makes no sense is none.
 """
 
 from __future__ import annotations
@@ -22,22 +21,18 @@ from pathlib import Path
 from clusterkit.core import files
 from clusterkit.core.bounds import Moment
 from clusterkit.core.dmi import machine_root, read_dmi
+from clusterkit.core.metadata import ask
 from clusterkit.core.records import record_of, text_of, texts_of
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
-ADDRESS = ("169.254.169.254", 80)
 _POLL_S = scaled(5.0, 1.0)
-_ANSWER_S = 1.0
-_LARGEST = 1 << 16
 _AHEAD_S = 180.0
 """An event that is announced for later (maintenance in two weeks) is none yet."""
 _SOON_S = 30.0
 """How long a machine has of which the notice does not say when."""
-
-Ask = Callable[..., str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +84,23 @@ def _watch(run: RunFolder, me: Identity, look: Callable[[], tuple[str, float] | 
 
 
 def _aws() -> tuple[str, float] | None:
-    token = _ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
+    token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
     headers = {"X-aws-ec2-metadata-token": token} if token is not None else {}
-    event = _object(_ask("/latest/meta-data/spot/instance-action", headers))
+    event = _object(ask("/latest/meta-data/spot/instance-action", headers))
     at = _moment(text_of(event, "time"))
     return ("AWS takes back the Spot instance", at) if at is not None else None
 
 
 def _gcp() -> tuple[str, float] | None:
     headers = {"Metadata-Flavor": "Google", "Host": "metadata.google.internal"}
-    said = _ask("/computeMetadata/v1/instance/preempted", headers)
+    said = ask("/computeMetadata/v1/instance/preempted", headers)
     taken = said is not None and said.strip() == "TRUE"
     return ("GCP takes back the Spot VM", time.time() + _SOON_S) if taken else None
 
 
 def _azure() -> tuple[str, float] | None:
     headers = {"Metadata": "true"}
-    said = _object(_ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
+    said = _object(ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = said.get("Events")
     mine = [
         (f"Azure announces {kind}", at)
@@ -120,7 +115,7 @@ def _azure() -> tuple[str, float] | None:
 
 def _azure_name(headers: Mapping[str, str]) -> str | None:
     path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-    return _ask(path, headers)
+    return ask(path, headers)
 
 
 _AZURE_ENDS = frozenset({"Preempt", "Reboot", "Redeploy", "Terminate"})
@@ -132,22 +127,6 @@ _CLOUDS = (
     ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _azure),
 )
 """File of `/sys/class/dmi/id`, what it says there, and what then asks."""
-
-
-def _ask(path: str, headers: Mapping[str, str], *, method: str = "GET") -> str | None:
-    import http.client  # noqa: PLC0415 - for the machines of a cloud alone
-
-    connection = http.client.HTTPConnection(*ADDRESS, timeout=_ANSWER_S)
-    try:
-        connection.request(method, path, headers=dict(headers))
-        answer = connection.getresponse()
-        body = answer.read(_LARGEST + 1)
-    except (OSError, ValueError, http.client.HTTPException):  # a token that is no header, say
-        return None
-    finally:
-        connection.close()
-    whole = answer.status == http.client.OK and len(body) <= _LARGEST
-    return body.decode("utf-8", "replace") if whole else None
 
 
 def _object(text: str | None) -> dict[str, object]:

@@ -29,7 +29,7 @@ GIB = "clusters:\n  c:\n    kind: slurm\n    platform: gcp-gib\n"
 """A cluster of which tests go on to say more."""
 
 
-def _machine(root: Path, sign: dict[str, str]) -> Path:
+def write_machine(root: Path, sign: dict[str, str]) -> Path:
     """Write what a row of `signs.tsv` looks for."""
     dmi = root / "sys/class/dmi/id" / sign["dmi"]
     dmi.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def test_what_a_platform_sets_is_no_fault_there(
 
 @pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: f"{sign['platform']}-{sign['path']}")
 def test_a_machine_is_recognised(tmp_path: Path, sign: dict[str, str]) -> None:
-    found = recognise(_machine(tmp_path, sign))
+    found = recognise(write_machine(tmp_path, sign))
     assert found is not None
     assert found.name == sign["platform"]
     assert found.name in platform_names()
@@ -76,14 +76,17 @@ def test_a_machine_is_recognised(tmp_path: Path, sign: dict[str, str]) -> None:
 
 def test_other_machines_are_not(tmp_path: Path) -> None:
     assert recognise(tmp_path) is None
-    assert recognise(_machine(tmp_path, {"dmi": "sys_vendor", "says": "Iron", "path": "-"})) is None
+    assert (
+        recognise(write_machine(tmp_path, {"dmi": "sys_vendor", "says": "Iron", "path": "-"}))
+        is None
+    )
     # A virtual machine of the same cloud that has nothing of the fabric.
-    _machine(tmp_path, {"dmi": "sys_vendor", "says": "Amazon EC2", "path": "-"})
+    write_machine(tmp_path, {"dmi": "sys_vendor", "says": "Amazon EC2", "path": "-"})
     assert recognise(tmp_path) is None
 
 
 def test_what_dmi_says_is_bounded(tmp_path: Path) -> None:
-    _machine(tmp_path, {"dmi": "sys_vendor", "says": "x" * 10_000, "path": "-"})
+    write_machine(tmp_path, {"dmi": "sys_vendor", "says": "x" * 10_000, "path": "-"})
     assert len(read_dmi(tmp_path, "sys_vendor")) == 256
     (tmp_path / "sys/class/dmi/id/product_name").mkdir()
     (tmp_path / "sys/class/dmi/id/board_name").write_bytes(b"\xff\xfe")
@@ -95,7 +98,7 @@ def test_what_dmi_says_is_bounded(tmp_path: Path) -> None:
 def gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make this a machine of Google's with gIB."""
     (sign,) = (sign for sign in SIGNS if sign["platform"] == "gcp-gib")
-    monkeypatch.setenv("CLUSTERKIT_MACHINE_ROOT", str(_machine(tmp_path / "machine", sign)))
+    monkeypatch.setenv("CLUSTERKIT_MACHINE_ROOT", str(write_machine(tmp_path / "machine", sign)))
     return tmp_path
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.core import metadata
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run.runfolder import RunFolder
@@ -61,7 +62,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Service]]:
     handler = type("Handler", (Service,), {"texts": {}, "asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(notices, "ADDRESS", server.server_address)
+        monkeypatch.setattr(metadata, "ADDRESS", server.server_address)
         yield handler
         server.shutdown()
 
@@ -151,8 +152,8 @@ def test_a_service_that_is_silent_or_gone_is_no_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(notices, "ADDRESS", silent.getsockname())
-        monkeypatch.setattr(notices, "_ANSWER_S", 0.1)
+        monkeypatch.setattr(metadata, "ADDRESS", silent.getsockname())
+        monkeypatch.setattr(metadata, "ANSWER_S", 0.1)
         assert told(tmp_path / "silent", cloud) is None
     assert told(tmp_path / "gone", cloud) is None
 
