@@ -252,10 +252,12 @@ class _Loader:
         key = "platform"
         try:
             platform = self._platform(kind, layers)
+            instance = layers.get(("instance_type",))
             if platform is None:
+                if instance is not None and layers.get(("platform",)) is None:
+                    self._note_no_platform(name, instance)
                 return
             key = "instance_type"
-            instance = layers.get((key,))
             values = platform.values(str(instance.value) if instance else None)
         except UserError as error:
             if any(problem.position is not None for problem in error.problems):
@@ -271,6 +273,13 @@ class _Loader:
             elif own is not None and own.value and path[0] in platforms.JOINED:
                 both = dataclasses.replace(own.origin, source=f"{origin}, {own.origin.source}")
                 layers[path] = dataclasses.replace(own, value=(*value, *own.value), origin=both)
+
+    def _note_no_platform(self, name: str, instance: _Given) -> None:
+        message = f"instance_type {instance.value!r} does nothing: no platform is recognised here"
+        key, hint = f"clusters.{name}.instance_type", "name it: platform: NAME"
+        self.warnings[name] = (
+            Problem(message=message, hint=hint, key=key, position=instance.position),
+        )
 
     def _platform(self, kind: ClusterKind, layers: _Layers) -> platforms.Platform | None:
         """Return the platform of a cluster, and note in its layers which that is."""
@@ -367,7 +376,7 @@ class _Loader:
                 raise  # a place inside the hostfile says more than ours
             self._move(error, f"clusters.{name}.hostfile", named.position)
             return (Host(name=name),)
-        self.warnings[name] = read.warnings
+        self.warnings[name] = (*self.warnings.get(name, ()), *read.warnings)
         return read.hosts
 
     def _move(self, error: UserError, key: str, position: Position | None) -> None:

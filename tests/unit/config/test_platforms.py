@@ -168,6 +168,15 @@ def test_unknown_names_have_near_ones(tmp_path: Path) -> None:
     assert "clusterkit.yaml:5" in wrong
 
 
+def test_an_instance_type_without_a_platform_is_told(tmp_path: Path) -> None:
+    text = "clusters: {s: {kind: ssh, hosts: n1, instance_type: p5.48xlarge}}"
+    (warning,) = _load(tmp_path, text).warnings_of("s")
+    assert "no platform is recognised here" in str(warning)
+    assert "clusterkit.yaml:1" in str(warning)
+    off = text.replace("kind: ssh", "kind: ssh, platform: off")
+    assert _load(tmp_path, off).warnings_of("s") == ()
+
+
 OWN = """\
 about: InfiniBand of a site of its own.
 source: [measured by us]
