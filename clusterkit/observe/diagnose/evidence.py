@@ -163,8 +163,9 @@ def words_around(hit: Hit) -> Mapping[str, str]:
     """
     above = reversed(list(_spoken(lines_before(hit, _FRAME))))
     below = list(_spoken(lines_after(hit, _AROUND)))
+    last = next((said for said in above if said and not _SAID_AT_END.search(said)), "")
     return {
-        "above": next((said for said in above if said and not _SAID_AT_END.search(said)), ""),
+        "above": last.rstrip("."),
         "below": " ".join(islice(filter(None, below), 2 if _announces(below) else 1)),
     }
 

@@ -447,6 +447,9 @@ def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(
     shut = "x.HorovodInternalError: Horovod has been shut down. This was caused by an exception"
     frame = '  File "/home/ada/train.py", line 61, in train\n    hvd.allreduce(loss, name="loss")\n'
     assert cause(say(f"the loss is flat\n{frame}{shut}")).title.endswith("it: the loss is flat")
+    ended = "W1122 13:59:12 4711 api.py:888] Sending process 4720 closing signal SIGTERM\n"
+    told = cause(say(f"the weight has another size.\n{ended}"))
+    assert told.title.endswith("before it: the weight has another size")
 
 
 def test_the_report_of_slurm_is_of_the_node_whose_task_ended_with_a_code(say: Say) -> None:
