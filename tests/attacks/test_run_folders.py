@@ -334,7 +334,19 @@ def _crowd(run: RunFolder) -> None:
         run.result(rank).write_text(text.replace('"node_rank": 0', f'"node_rank": {rank}'))
 
 
-@pytest.mark.parametrize("spoil", [_nested, _endless, _pipes, _devices, _garbage, _crowd])
+def _dumps(run: RunFolder) -> None:
+    run.results.mkdir(exist_ok=True)
+    dump = "flight-recorder-0-rank-{}"
+    begin = b"\x80\x02X\x01\x00\x00\x00aq\x00}q\x01"
+    every = (b"]", b"N", b"h\x00", b"\x94", b"h\x01h\x01u}q\x01", b"(", b"M\xff\xff")
+    for rank, text in enumerate(every):
+        whole = begin + text * ((1 << 24) // len(text) - 32)
+        (run.results / dump.format(rank)).write_bytes(whole)
+    (run.results / dump.format(8)).symlink_to("/dev/zero")
+    os.mkfifo(run.results / dump.format(9))
+
+
+@pytest.mark.parametrize("spoil", [_nested, _endless, _pipes, _devices, _garbage, _crowd, _dumps])
 def test_files_of_any_kind_and_size_hold_up_nobody(spoil: object, shared: Path, trap: Trap) -> None:
     run = prepare(shared, trap, ClusterKind.SLURM)
     assert callable(spoil)

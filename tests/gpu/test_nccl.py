@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.machine import cause, clusterkit, out, submit
+from tests.gpu.machine import asked, cause, clusterkit, out, submit
 
 pytestmark = pytest.mark.gpu
 
@@ -14,20 +14,21 @@ _TALKS = {
     "CUDA_VISIBLE_DEVICES": "0",
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,GRAPH,TUNING",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
 }
 
 
-def test_what_nccl_says_by_itself_is_no_alarm_and_its_recorder_is_kept(tmp_path: Path) -> None:
+def test_what_nccl_and_its_recorder_say_by_themselves_is_no_alarm(tmp_path: Path) -> None:
     desk = tmp_path / "nccl"
     desk.mkdir()
-    done = submit("nccl.py", out("flight-recorder.pickle"), cwd=desk, env=_TALKS)
+    dump = out("flight-recorder-rank-0")
+    done = submit("nccl.py", dump, cwd=desk, env=_TALKS)
     assert done.returncode == 0, done.stdout + done.stderr
     said = clusterkit("logs", "latest", cwd=desk).stdout
     out("nccl-info.log").write_text(said)
     assert "NCCL INFO" in said
     assert cause(desk) is None
-    assert out("flight-recorder.pickle").stat().st_size > 0
+    recorded = asked("diagnose", dump, cwd=desk)
+    assert (recorded["files"], recorded["found"], recorded["notes"]) == (1, False, [])
 
 
 def test_two_ranks_on_one_gpu_are_refused_or_explained(

@@ -58,7 +58,8 @@ def known_of(job: Job) -> tuple[Known, tuple[Source, ...], tuple[str, ...]]:
     sources, notes = _sources(job, results, texts_of(plan, "node_names"))
     first, processes = _first(job, failure, attempt), _processes(plan)
     dumps = dumps_below(job.run.results, attempt)
-    recorded = read_recorders(dumps, processes, first.rank if first else None)
+    failed, foreign = first.rank if first else None, job.run.foreign is not None
+    recorded = read_recorders(dumps, processes, failed, foreign=foreign)
     state = job.status.state
     known = Known(
         job=name_of(job),

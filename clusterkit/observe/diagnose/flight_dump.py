@@ -24,7 +24,9 @@ from clusterkit.observe.diagnose.evidence import LIBRARY
 LARGEST = 16 << 20
 """Bytes of one dump; the 2,000 entries that PyTorch keeps take about one MiB."""
 _MOST_MADE = 1 << 20
-"""Lists, objects and marks of one pickle."""
+"""Values of one dump, each a hundred bytes in memory; texts that stand there again are none."""
+_NEAR = 16
+"""Calls that are kept around the first that has not ended, and of the last."""
 _MOST_GROUPS = 1024
 _MOST_SHOWN = 3
 _LONGEST_PLACE = 120
@@ -126,6 +128,8 @@ def _document(data: bytes) -> Any:
         raise NotADumpError("empty")
     if data.startswith(b"\x80"):
         return _Pickle(data).read()
+    if sum(map(data.count, (b"[", b"{", b","))) > _MOST_MADE:
+        raise NotADumpError("JSON of too many parts")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -151,7 +155,16 @@ def _groups(document: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -
             group.paired = True
         group.calls.setdefault(number, call)
         group.last = max(group.last, number)
+    for group in groups.values():
+        group.calls = _near(group.calls)
     return groups
+
+
+def _near(calls: Mapping[int, Call]) -> dict[int, Call]:
+    """Return the calls that may be of interest: a job of thousands of ranks has many more."""
+    opened = min((number for number, call in calls.items() if not call.done), default=0)
+    last = sorted(calls)[-_NEAR:]
+    return {n: call for n, call in calls.items() if abs(n - opened) <= _NEAR or n in last}
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -274,18 +287,17 @@ class _Pickle:
             raise IndexError
         return found
 
-    def push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def make(self, value: Any) -> None:
+    def count(self) -> None:
         self._made += 1
         if self._made > _MOST_MADE:
             raise NotADumpError("a pickle of too many parts")
+
+    def push(self, value: Any) -> None:
+        self.count()
         self._stack.append(value)
 
     def mark(self) -> None:
-        self.make(None)
-        self._stack.pop()
+        self.count()
         self._below.append(self._stack)
         self._stack = []
 
@@ -294,11 +306,13 @@ class _Pickle:
         return found
 
     def extend(self, values: list[Any]) -> None:
+        self.count()
         if type(self._stack[-1]) is not list:
             raise TypeError
         self._stack[-1] += values
 
     def set(self, pairs: list[Any]) -> None:
+        self.count()
         keys = pairs[::2]
         if len(pairs) % 2 or any(type(key) is not str for key in keys):
             raise TypeError
@@ -307,6 +321,7 @@ class _Pickle:
         self._stack[-1].update(zip(keys, pairs[1::2], strict=True))
 
     def keep(self, index: int) -> None:
+        self.count()
         self.memo[index] = self._stack[-1]
 
     def skip(self, size: int) -> None:
@@ -338,18 +353,18 @@ _OPERATIONS: Mapping[int, Callable[[_Pickle], None]] = {
     ord("N"): lambda p: p.push(None),
     0x88: lambda p: p.push(True),
     0x89: lambda p: p.push(False),
-    ord("]"): lambda p: p.make([]),
-    ord("}"): lambda p: p.make({}),
-    ord(")"): lambda p: p.make(()),
+    ord("]"): lambda p: p.push([]),
+    ord("}"): lambda p: p.push({}),
+    ord(")"): lambda p: p.push(()),
     ord("("): _Pickle.mark,
     ord("a"): lambda p: p.extend(p.last(1)),
     ord("e"): lambda p: p.extend(p.to_mark()),
     ord("s"): lambda p: p.set(p.last(2)),
     ord("u"): lambda p: p.set(p.to_mark()),
-    ord("t"): lambda p: p.make(tuple(p.to_mark())),
-    0x85: lambda p: p.make(tuple(p.last(1))),
-    0x86: lambda p: p.make(tuple(p.last(2))),
-    0x87: lambda p: p.make(tuple(p.last(3))),
+    ord("t"): lambda p: p.push(tuple(p.to_mark())),
+    0x85: lambda p: p.push(tuple(p.last(1))),
+    0x86: lambda p: p.push(tuple(p.last(2))),
+    0x87: lambda p: p.push(tuple(p.last(3))),
     0x80: lambda p: p.skip(1),
     0x95: lambda p: p.skip(8),
 }

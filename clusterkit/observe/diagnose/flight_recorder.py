@@ -29,8 +29,10 @@ from clusterkit.observe.diagnose.flight_dump import (
 _NAMED = "flight-recorder-{}-rank-"
 """What names of dumps begin with; node.sh asks for them."""
 _RANK = re.compile(r"(?<!\d)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
-_MOST_READ = 1 << 28
-"""Bytes of all dumps of a job: those of 700 ranks."""
+_MOST_READ = 1 << 29
+"""Bytes of all dumps of a job: those of 1,500 ranks, in minutes."""
+_MOST_OF_OTHERS = 1 << 25
+"""Those of somebody else's job."""
 _MOST_FILES = 1 << 12
 _MOST_NAMED = 3
 _WAITED_S = 5.0
@@ -75,7 +77,11 @@ class _Wait:
 
 
 def read_recorders(
-    paths: Iterable[Path], processes: int | None = None, failed: int | None = None
+    paths: Iterable[Path],
+    processes: int | None = None,
+    failed: int | None = None,
+    *,
+    foreign: bool = False,
 ) -> Recorded:
     """Return what dumps tell of who waits for whom.
 
@@ -83,9 +89,10 @@ def read_recorders(
         paths: The files; the rank of each is at the end of its name.
         processes: How many ranks the job has, where that is known.
         failed: The rank that failed first: where it left no dump, it is the one.
+        foreign: Whether somebody else may have made them: then less is read.
     """
     paths = list(islice(paths, _MOST_FILES))
-    dumps, notes = _read(paths)
+    dumps, notes = _read(paths, _MOST_OF_OTHERS if foreign else _MOST_READ)
     waits = [wait for ranks in _groups(dumps, processes) for wait in _judge(*ranks, dumps)]
     waits.sort(key=lambda wait: (not wait.differ, wait.since))
     absent = sorted({rank for wait in waits for rank in wait.absent})
@@ -109,10 +116,9 @@ def dumps_below(folder: Path, attempt: int) -> Iterator[Path]:
         yield from (place / name for name in names if name.startswith(_NAMED.format(attempt)))
 
 
-def _read(paths: Sequence[Path]) -> tuple[dict[int, Dump], list[str]]:
+def _read(paths: Sequence[Path], room: int) -> tuple[dict[int, Dump], list[str]]:
     dumps: dict[int, Dump] = {}
     refused: dict[str, list[str]] = {}
-    room = _MOST_READ
     for path in paths:
         room -= min(reading.size_of(path), LARGEST)
         named = _RANK.search(path.name)
