@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from clusterkit.preflight.report import Report
 from clusterkit.preflight.targets import aim_plan, gather, job_of_plan
 from clusterkit.transport.base import Reply
 from clusterkit.transport.local import LocalTransport
+from clusterkit.transport.probe import PreflightJob
 
 NODE_CHECKS_S = 10.0
 """How long the checks of a node may keep its job waiting."""
@@ -88,14 +89,28 @@ def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = Fal
         UserError: the document is damaged.
         RemoteError: there is no shell, or it does not answer in time.
     """
-    job = read_job(document, hosts=(node,))
-    alone = tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+    alone = checks_of_one_node()
     checks = tuple(c for c in alone if c.area in _HARDWARE) if hardware else alone
-    bundle = collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job)
+    job = read_job(document, hosts=(node,))
+    return evaluate(ask_here(job, checks, within_s=NODE_CHECKS_S), checks)
+
+
+def checks_of_one_node() -> tuple[Check, ...]:
+    """Return the checks that a machine can evaluate of itself, without Slurm and a network."""
+    return tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+
+
+def ask_here(job: PreflightJob, checks: Sequence[Check], *, within_s: float) -> Bundle:
+    """Return what this machine, the one host of `job`, says to `checks`.
+
+    Raises:
+        RemoteError: there is no shell, or it does not answer in time.
+    """
+    bundle = collect(LocalTransport(timeout_s=within_s), checks, job)
     for reply in bundle.replies:
         if reply.reach.problem is not None:
-            raise RemoteError(reply.reach.detail, node=node)
-    return evaluate(bundle, checks)
+            raise RemoteError(reply.reach.detail, node=reply.node)
+    return bundle
 
 
 def _lint(plan: LaunchPlan) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
@@ -118,6 +118,13 @@ def require_slurm(job: PreflightJob) -> None:
         )
 
 
+def drain_reason(findings: Iterable[Finding]) -> str:
+    """Return what is wrong with a node in one line, as Slurm keeps it with a drained node."""
+    why = "; ".join(f"{finding.id} {finding.summary}" for finding in findings)
+    short = textwrap.shorten(why, _REASON, placeholder=" ...", break_on_hyphens=False)
+    return f"clusterkit: {short}"
+
+
 def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
     """Yield one scontrol line for each set of nodes that is unhealthy for the same reasons.
 
@@ -127,18 +134,16 @@ def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
     """
     left_out = {node for f in report.bad if f.check == _STATE for node in f.nodes}
     left_out.update(reply.node for reply in bundle.replies if reply.reach.problem is not None)
-    reasons: dict[str, list[str]] = {}
+    found: dict[str, list[Finding]] = {}
     for finding in report.bad:
         for node in finding.nodes:
-            reasons.setdefault(node, []).append(f"{finding.id} {finding.summary}")
+            found.setdefault(node, []).append(finding)
     groups: dict[str, list[str]] = {}
-    for node, texts in reasons.items():
+    for node, findings in found.items():
         if node not in left_out:
-            why = "; ".join(texts)
-            why = textwrap.shorten(why, _REASON, placeholder=" ...", break_on_hyphens=False)
-            groups.setdefault(why, []).append(node)
+            groups.setdefault(drain_reason(findings), []).append(node)
     for reason, nodes in groups.items():
-        reason_word = shlex.quote(f"Reason=clusterkit: {reason}")
+        reason_word = shlex.quote(f"Reason={reason}")
         names = shlex.quote(f"NodeName={hostlist.fold_set(nodes)}")
         yield f"scontrol update {names} State=DRAIN {reason_word}"
 

@@ -5,9 +5,11 @@ Each is asked for by ssh and through srun while it lasts, some with others on ot
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.desk import ROOT, Desk
+from tests.helpers.doc_blocks import blocks
 from tests.helpers.lab_faults import (
     busy,
     clock_ahead,
@@ -309,6 +312,31 @@ def test_a_noisy_login_changes_nothing(desk: Desk, tmp_path: Path) -> None:
     lines = (f"Banner {tmp_path / 'banner'}", f"ForceCommand {noise}")
     with sshd_changed(desk.lab, "n2", tmp_path, *lines):
         is_fit(preflight(desk))
+
+
+def reasons(desk: Desk) -> dict[str, str]:
+    """Return why nodes are out of service, by the word of Slurm."""
+    said = desk.lab.run("head", ["sinfo", "--noheader", "-R", "-o", "%n|%E"], check=True).stdout
+    return dict(line.split("|") for line in said.splitlines())
+
+
+def test_slurm_drains_a_node_that_finds_a_fault_of_its_own(desk: Desk, tmp_path: Path) -> None:
+    """By the program of the docs; a reason that somebody else gave stays."""
+    (program,) = blocks(ROOT / "docs/how-to/preflight.md", "sh")
+    ours = shlex.join([sys.executable, "-m", "clusterkit", "preflight"])
+    check = tmp_path / "healthcheck"
+    check.write_text(program.replace("clusterkit preflight", ours))
+    check.chmod(0o755)
+    run = functools.partial(desk.lab.run, argv=[str(check)], env=desk.environment(), check=True)
+    kinds = {"n1": "healthy8", "n2": "sick8", "n3": "sick8"}
+    with gpus(desk.lab, tmp_path, **kinds), drained(desk.lab, "n3", "fan 3 = dead"):
+        for node in NODES:
+            run(node)
+        found = reasons(desk)
+        resume(desk.lab, "n2")
+    assert found.keys() == {"n2", "n3"}
+    assert found["n2"].startswith("clusterkit: GPU")
+    assert found["n3"] == "fan 3 = dead"
 
 
 def test_a_drained_node_is_named_with_its_reason(desk: Desk) -> None:

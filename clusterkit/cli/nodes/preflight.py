@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, explained
 from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
-from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.launch.options import rows_of
 from clusterkit.preflight.request import PreflightOptions
 
@@ -36,6 +37,10 @@ def preflight(
     drain_command: bool = False,
     verbose: bool = False,
     json: bool = False,
+    spool: Path | None = None,
+    itself: bool = False,
+    purpose: str | None = None,
+    budget: float | None = None,
 ) -> None:
     """Prove that every node is healthy, and name those that are not.
 
@@ -55,10 +60,19 @@ def preflight(
         "--write-hostfile": write_hostfile,
         "--write-excluded": write_excluded,
         "--save": save,
+        "--spool": spool,
     }
     places = {flag: path for flag, path in outputs.items() if path is not None}
-    if "replay" in options:
-        _refuse_beside_replay({**options, "save": save, "prometheus": prometheus})
+    _require_itself(itself, {"--for": purpose, "--budget": budget})
+    if itself:
+        given = {**options, "drain_command": drain_command or None}
+        _refuse_beside("--self asks this machine alone", given, _ITSELF)
+        chosen = _of_one_machine(checks_to_ask(selected, ignored, network=False), purpose)
+        output.require(places)
+        bundle = _asked_itself(chosen, budget, options.get("gpus_per_node"))
+    elif "replay" in options:
+        given = {**options, "save": save, "prometheus": prometheus}
+        _refuse_beside("--replay asks no node", given, _REPLAY)
         bundle = _replayed(Path(options["replay"]))
         if drain_command:
             require_slurm(bundle.job)
@@ -75,6 +89,8 @@ def preflight(
         console.json_document({**report.document(), **lines})
     elif drain_command:
         output.print_drain_commands(report, bundle)
+    elif itself and not verbose:
+        output.print_reason(report)
     else:
         output.show(report, verbose=verbose)
     for problem in unwritten:
@@ -138,14 +154,60 @@ def _variables(pairs: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
-def _refuse_beside_replay(given: Mapping[str, Any]) -> None:
-    fitting = {"replay", "select", "ignore", "strict"}
+def _require_itself(itself: bool, flags: Mapping[str, object]) -> None:
+    for flag, value in flags.items():
+        if value is not None and not itself:
+            raise UserError(f"{flag} goes with --self", hint=f"add --self, or leave {flag} out")
+
+
+_REPLAY = frozenset({"replay", "select", "ignore", "strict"})
+_ITSELF = frozenset({"select", "ignore", "strict", "gpus_per_node"})
+
+
+def _refuse_beside(why: str, given: Mapping[str, Any], fitting: Set[str]) -> None:
+    """Refuse flags that do not go with another one: `why` begins with that."""
     if given.get("cluster") == os.environ.get(CLUSTER_VARIABLE):
-        fitting.add("cluster")
+        fitting = fitting | {"cluster"}
     wrong = (name for name, value in given.items() if value is not None and name not in fitting)
     names = [f"--{name.replace('_', '-')}" for name in wrong]
     if names:
         raise UserError(
-            f"--replay asks no node, so {', '.join(names)} has no meaning beside it",
-            hint="leave it out, or leave --replay out",
+            f"{why}, so {', '.join(names)} has no meaning beside it",
+            hint=f"leave it out, or leave {why.split(maxsplit=1)[0]} out",
         )
+
+
+_WHILE_JOBS_RUN = frozenset({"GPU020", "HOST010", "HOST011"})
+"""Checks of what a job uses: GPUs, /dev/shm and /tmp."""
+_PURPOSES = {"prolog": frozenset[str](), "epilog": frozenset[str](), "healthcheck": _WHILE_JOBS_RUN}
+_BUDGET_S = 5.0
+
+
+def _of_one_machine(checks: Sequence[Check], purpose: str | None) -> Sequence[Check]:
+    """Return those of `checks` that a machine can evaluate of itself at that time."""
+    from clusterkit.preflight.checks.gpu_driver import gpu_count
+    from clusterkit.preflight.gate import checks_of_one_node
+
+    if purpose is not None and purpose not in _PURPOSES:
+        raise UserError(f"--for {purpose}: unknown", hint=choices_hint(purpose, _PURPOSES))
+    alone = {check.id for check in (*checks_of_one_node(), gpu_count)}
+    alone -= _PURPOSES[purpose or "epilog"]
+    left = tuple(check for check in checks if check.id in alone)
+    if not left:
+        raise UserError(
+            "no check is left that a machine can evaluate of itself",
+            hint="such as --self --select GPU,IB,HOST",
+        )
+    return left
+
+
+def _asked_itself(checks: Sequence[Check], budget: float | None, gpus: int | None) -> Bundle:
+    from clusterkit.preflight.gate import ask_here
+    from clusterkit.transport.probe import PreflightJob
+
+    if budget is not None and not budget > 0:
+        raise UserError(f"--budget {budget:g}: no time at all", hint=f"--budget {_BUDGET_S:g}")
+    here = socket.gethostname().partition(".")[0]
+    uses = True if gpus else None
+    job = PreflightJob(hosts=(here,), kind="local", gpus_per_node=gpus, uses_gpus=uses)
+    return ask_here(job, checks, within_s=budget or _BUDGET_S)

@@ -10,13 +10,14 @@ from pathlib import Path
 from clusterkit.cli.frame import console
 from clusterkit.core import files
 from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import Format
 from clusterkit.core.hosts.hostfile_writer import write
 from clusterkit.core.model import Host
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.text import drain_commands, report_lines
+from clusterkit.preflight.text import drain_commands, drain_reason, report_lines
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta", "skip": "cyan"}
 
@@ -80,6 +81,8 @@ def _write(flag: str, path: Path, bundle: Bundle, report: Report) -> None:
 
             write_preflight(path, report, now=time.time())
             console.note(f"metrics      {path}")
+        case "--spool":
+            files.write_json(path, report.document(), mode=files.output())
         case "--write-hostfile" if report.usable:
             _write_hostfile(path, bundle, report.usable)
         case "--write-hostfile":
@@ -105,6 +108,15 @@ def _write_hostfile(path: Path, bundle: Bundle, names: Sequence[str]) -> None:
     files.write_text(path, write(hosts, format_), mode=files.output())
     other = f"clusterkit hostfile {path} --format ...{more}"
     console.note(f"hostfile     {path}  (other formats: {other})")
+
+
+def print_reason(report: Report) -> None:
+    """Print what is wrong with the one node of a report in one line; on stderr what is unknown."""
+    if report.bad:
+        console.say(drain_reason(report.bad))
+    for finding in report.findings:
+        if finding.verdict is Verdict.UNKNOWN:
+            console.warn(f"{finding.id} {finding.summary}")
 
 
 def print_drain_commands(report: Report, bundle: Bundle) -> None:

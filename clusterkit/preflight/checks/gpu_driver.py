@@ -67,7 +67,8 @@ _LOST_GPU = Part(name="NVIDIA GPU", advice=advice("GPU002", "lost"))
 
 
 @check("GPU002", "gpu-count", nvidia_list.PROBE, amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
-def _count(evidence: Evidence) -> Results:
+def gpu_count(evidence: Evidence) -> Results:
+    """Fail nodes with fewer GPUs than the job wants, or than most nodes have."""
     found, results = known(evidence, nvidia_list.PROBE, part=_LOST_GPU)
     required = evidence.job.gpus_per_node
     without = dict(results)

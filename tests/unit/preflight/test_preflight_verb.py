@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -366,6 +367,59 @@ def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     for node in ("n0", "n1", "n7"):
         assert why_unhealthy(run, identity(node)) is None
     assert tuple(asked) == tuple((node, False) for node in checks)
+
+
+def test_a_machine_checks_itself_and_is_silent_while_it_is_healthy(
+    verb: Verb, tmp_path: Path
+) -> None:
+    done = verb("--self", "--for", "healthcheck", "--ignore", "HOST", "--spool", "found.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["usable"] == found["nodes"]
+    assert {f["id"] for f in found["findings"]}.isdisjoint({"SSH001", "SLURM001", "GPU020"})
+
+
+def test_a_machine_that_is_unhealthy_says_why_in_one_line(verb: Verb) -> None:
+    done = verb("--self", "--gpus-per-node", "8", "--select", "GPU002")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == "clusterkit: GPU002 no GPU, the job wants 8\n"
+
+
+def test_a_tool_that_hangs_is_told_and_no_reason_to_drain(verb: Verb, tmp_path: Path) -> None:
+    hanging = tmp_path / "bin/nvidia-smi"
+    hanging.parent.mkdir()
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    path = f"{hanging.parent}:{os.environ['PATH']}"
+    began = time.monotonic()
+    done = verb("--self", "--select", "GPU001", "--budget", "1", PATH=path)
+    assert time.monotonic() - began < 20
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "warning: GPU001" in done.stderr
+    strict = verb("--self", "--select", "GPU001", "--budget", "1", "--strict", PATH=path)
+    assert strict.returncode == 1
+    assert strict.stdout.startswith("clusterkit: GPU001 ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--self", "--hosts", "n1"), "--self asks this machine alone, so --hosts has no meaning"),
+        (("--self", "--drain-command"), "so --drain-command has no meaning beside it"),
+        (("--self", "--network"), "so --network has no meaning beside it"),
+        (("--self", "--select", "SSH"), "no check is left that a machine can evaluate of itself"),
+        (("--self", "--for", "prologue"), "did you mean 'prolog'"),
+        (("--self", "--budget", "0"), "--budget 0: no time at all"),
+        (("--budget", "5"), "--budget goes with --self"),
+        (("--for", "prolog"), "--for goes with --self"),
+    ],
+)
+def test_what_has_no_meaning_for_one_machine_is_refused(
+    verb: Verb, words: tuple[str, ...], said: str
+) -> None:
+    done = verb(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def identity(node: str, *, attempt: int = 0) -> Identity:
