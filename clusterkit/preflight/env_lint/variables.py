@@ -18,7 +18,7 @@ NEWEST_NCCL = "2.30.7"
 
 PREFIXES = (
     *("NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_"),
-    *("RDMAV_", "IBV_"),
+    *("RDMAV_", "IBV_", "HOROVOD_"),
 )
 _NEAR = 0.87
 """How alike (difflib's ratio) a name must be to count as misspelt: one letter in eight."""

@@ -34,6 +34,7 @@ _CLOSED = {
 """Families whose names we know to the last one."""
 _OPEN = ("UCX_", "FI_", "RCCL_", "GLOO_", "IBV_")
 """Families of whose names we know a few."""
+_HOROVOD = "Horovod stops with an error"
 _READERS = {"ofi": "aws-ofi-nccl", "libfabric": "libfabric", "rccl": "RCCL"}
 
 
@@ -150,7 +151,8 @@ def _unknown_word(value: str, variable: Variable) -> Iterator[Violation]:
         near = [w for w in variable.words if w.upper() == wrong[0].strip().upper()]
         # 2.30 reads the list at once (src/include/param/parser_bitset.h).
         ignored = "it is ignored" + ", since 2.30 with the whole list" * (variable.type == "words")
-        then = _TRUTHS[variable.family][1] if variable.family in {"ofi", "torch"} else ignored
+        stops = {**{name: _TRUTHS[name][1] for name in ("ofi", "torch")}, "horovod": _HOROVOD}
+        then = stops.get(variable.family, ignored)
         yield Violation(
             f"not a word that it knows: {listed}; {then}",
             f"write {near[0]}" if near else f"it takes {', '.join(variable.words)}",
