@@ -138,6 +138,7 @@ def _document(data: bytes) -> Any:
 
 def _groups(document: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
     groups: dict[str, Group] = {}
+    called: dict[str, dict[int, Mapping[str, Any]]] = {}
     known, status = object_of(document, "pg_config"), object_of(document, "pg_status")
     for entry in entries:
         name, words = _group_of(entry)
@@ -150,21 +151,21 @@ def _groups(document: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -
         if entry.get("is_p2p") is True:
             group.paired = True
             continue
-        number, call = count_of(entry, "collective_seq_id"), _call(entry)
-        if call.name == "coalesced" and number not in group.calls:
-            group.paired = True
-        group.calls.setdefault(number, call)
+        number, of_group = count_of(entry, "collective_seq_id"), called.setdefault(name, {})
+        if number not in of_group:
+            of_group[number] = entry
+            group.paired |= _name(entry)[1] == "coalesced"
         group.last = max(group.last, number)
-    for group in groups.values():
-        group.calls = _near(group.calls)
+    for name, of_group in called.items():
+        groups[name].calls = {number: _call(of_group[number]) for number in _near(of_group)}
     return groups
 
 
-def _near(calls: Mapping[int, Call]) -> dict[int, Call]:
-    """Return the calls that may be of interest: a job of thousands of ranks has many more."""
-    opened = min((number for number, call in calls.items() if not call.done), default=0)
+def _near(calls: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Return which calls may be of interest: a job of thousands of ranks has many more."""
+    opened = min((number for number, call in calls.items() if not _done(call)), default=0)
     last = sorted(calls)[-_NEAR:]
-    return {n: call for n, call in calls.items() if abs(n - opened) <= _NEAR or n in last}
+    return [number for number in calls if abs(number - opened) <= _NEAR or number in last]
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -190,8 +191,18 @@ def _ranks(config: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in numbers})) if known else ()
 
 
-def _call(entry: Mapping[str, Any]) -> Call:
+def _name(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the backend of a call, and its name."""
     backend, _, name = (text_of(entry, "profiling_name") or "?").rpartition(":")
+    return backend, name
+
+
+def _done(entry: Mapping[str, Any]) -> bool:
+    return entry.get("state") == "completed"
+
+
+def _call(entry: Mapping[str, Any]) -> Call:
+    backend, name = _name(entry)
     shapes, types = _shapes(entry, "input_sizes"), texts_of(entry, "input_dtypes")
     shown = " ".join((*(str(list(one)) for one in shapes[:_MOST_SHOWN]), *sorted({*types[:1]})))
     return Call(
@@ -203,7 +214,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
         place=_place(entry),
         created=_number(entry, "time_created_ns") / 1e9,
         timeout_s=_number(entry, "timeout_ms") / 1e3,
-        done=entry.get("state") == "completed",
+        done=_done(entry),
     )
 
 

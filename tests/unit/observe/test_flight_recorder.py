@@ -147,6 +147,7 @@ def test_whoever_has_not_called_what_has_not_ended_is_missing(
     tmp_path: Path, *, as_json: bool
 ) -> None:
     found = recorded(tmp_path, calls(3, 6), calls(3, 5), calls(3, 3), as_json=as_json)
+    assert looks_like_dump(tmp_path / "rank-2")
     said = fact(found) or ""
     assert said.startswith("collective-missing=rank 2 not in all_reduce, number 4 of default_pg")
     assert "([4, 2] Float); ranks 0-1 wait at /home/ada/train.py:13; the last of rank 2" in said
@@ -340,6 +341,7 @@ def test_all_that_pythons_pickler_writes_of_plain_values_is_read(tmp_path: Path)
     for protocol in (2, 3, 4, 5):
         data = pickle.dumps({**document(calls(1, 300)), "x": plain}, protocol)
         (tmp_path / "rank-0").write_bytes(data)
+        assert looks_like_dump(tmp_path / "rank-0")
         (group,) = read_dump(tmp_path / "rank-0", 0).groups.values()
         assert (group.last, len(group.calls)) == (300, 34)
 
