@@ -72,18 +72,18 @@ class Platform:
             known = self.instances
             if instance_type not in known:
                 message = f"platform {self.name} knows no instance type {instance_type!r}"
-                raise UserError(message, hint=choices_hint(instance_type, known))
+                hint = choices_hint(instance_type, known) if known else "remove it: it lists none"
+                raise UserError(message, hint=hint)
             instance = known[instance_type]
         given: dict[tuple[str, ...], Any] = {}
         for model in (self.model.cluster, instance.cluster):
-            for key in model.model_fields_set if model is not None else ():
-                value = getattr(model, key)
+            for key in OF_PLATFORMS:
+                value = getattr(model, key, None)
                 if isinstance(value, Mapping):
                     given |= {(key, name): text for name, text in value.items()}
-                elif key in JOINED:
-                    given[key,] = (*given.get((key,), ()), *value)
                 elif value is not None:
-                    given[key,] = value
+                    before = given.get((key,), ()) if key in JOINED else ()
+                    given[key,] = (*before, *value) if before else value
         if instance.gpus is not None:
             given["gpus_per_node",] = instance.gpus
         return given

@@ -13,6 +13,7 @@ from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
+from clusterkit.estimate.machines.interconnects import NETWORKS
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
@@ -72,6 +73,16 @@ def test_a_machine_is_recognised(tmp_path: Path, sign: dict[str, str]) -> None:
     assert found.name == sign["platform"]
     assert found.name in platform_names()
     assert sign["says"] in found.sign
+
+
+@pytest.mark.parametrize(
+    ("network", "instance"), [("efa-p4d", "p4d.24xlarge"), ("efa-p5", "p5.48xlarge")]
+)
+def test_the_estimator_knows_the_same_fabric(network: str, instance: str) -> None:
+    known, there = NETWORKS[network], load_platform("aws-efa").instances[instance]
+    assert known.node_gbs(there.gpus) == pytest.approx(
+        there.devices * there.gbit / 8 * known.of_line_rate
+    )
 
 
 def test_other_machines_are_not(tmp_path: Path) -> None:
@@ -166,6 +177,8 @@ def test_unknown_names_have_near_ones(tmp_path: Path) -> None:
     assert "platform gcp-gib knows no instance type 'a4-highgpu-8'" in wrong
     assert "did you mean 'a4-highgpu-8g'?" in wrong
     assert "clusterkit.yaml:5" in wrong
+    none = GIB.replace("gcp-gib", "plain") + "    instance_type: big\n"
+    assert "it lists none" in _problem(tmp_path, none)
 
 
 def test_an_instance_type_without_a_platform_is_told(tmp_path: Path) -> None:
@@ -180,7 +193,7 @@ def test_an_instance_type_without_a_platform_is_told(tmp_path: Path) -> None:
 OWN = """\
 about: InfiniBand of a site of its own.
 source: [measured by us]
-cluster: {env: {NCCL_IB_SL: 3}, extra_directives: {exclusive: }}
+cluster: {env: {NCCL_IB_SL: 3}, extra_directives: {exclusive: }, setup: , memory: }
 instances: {fat: {gpus: 4, cluster: {env: {NCCL_IB_SL: 4}}}, thin: }
 """
 
