@@ -258,7 +258,8 @@ class _Loader:
                     self._note_no_platform(name, instance)
                 return
             key = "instance_type"
-            values = platform.values(str(instance.value) if instance else None)
+            kept = instance is not None and not _of_another(layers, platform)
+            values = platform.values(str(layers[key,].value) if kept else None)
         except UserError as error:
             if any(problem.position is not None for problem in error.problems):
                 self.problems += error.problems  # a place inside its file says more than ours
@@ -389,6 +390,13 @@ class _Loader:
     def _refused(self, *keys: str) -> bool:
         """Tell whether something is already said against one of the keys."""
         return any(problem.key in keys for problem in self.problems)
+
+
+def _of_another(layers: _Layers, platform: platforms.Platform) -> bool:
+    """Tell whether a file's instance type is of a platform that a variable has replaced."""
+    instance = layers["instance_type",]
+    by_variable = [one.origin.layer is Layer.ENVIRONMENT for one in (layers["platform",], instance)]
+    return by_variable == [True, False] and instance.value not in platform.instances
 
 
 def _put(layers: _Layers, key: str, given: _Given) -> None:

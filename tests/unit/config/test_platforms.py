@@ -190,6 +190,15 @@ def test_an_instance_type_without_a_platform_is_told(tmp_path: Path) -> None:
     assert _load(tmp_path, off).warnings_of("s") == ()
 
 
+def test_a_variable_names_another_platform_for_once(tmp_path: Path) -> None:
+    text = GIB + "    instance_type: a4-highgpu-8g\n"
+    spec = _load(tmp_path, text, CLUSTERKIT_PLATFORM="azure-gb").clusters["c"]
+    assert (spec.platform, spec.gpus_per_node) == ("azure-gb", None)
+    assert spec.env["NCCL_SHM_DISABLE"] == "1"
+    with pytest.raises(UserError, match="knows no instance type 'x'"):
+        _load(tmp_path, text, CLUSTERKIT_PLATFORM="azure-gb", CLUSTERKIT_INSTANCE_TYPE="x")
+
+
 OWN = """\
 about: InfiniBand of a site of its own.
 source: [measured by us]
