@@ -25,7 +25,7 @@ from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.core.model import GpuRequest, Host
+from clusterkit.core.model import NO_PLATFORM, GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
 
 TIMEOUT_S = 10
@@ -120,7 +120,7 @@ def discover(
 
 def _platform() -> dict[str, Any]:
     """Return what is known of the cloud of this machine, unless a variable says to leave it."""
-    if os.environ.get(variable("platform")) == platforms.OFF:
+    if os.environ.get(variable("platform")) == NO_PLATFORM:
         return {}
     root = machine_root()
     found = platforms.recognise(root)

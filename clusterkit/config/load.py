@@ -29,7 +29,7 @@ from clusterkit.core import ownership, shell
 from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
 from clusterkit.core.hosts import hostfile_reader
-from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.core.model import NO_PLATFORM, ClusterKind, ClusterSpec, Host
 
 LOCAL = "local"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
@@ -294,7 +294,7 @@ class _Loader:
                 origin = Origin(layer=Layer.PLATFORM, source=f"this machine: {found.sign}")
                 given = dataclasses.replace(given, value=found.name, origin=origin)
         named = str(given.value)
-        if named in {platforms.AUTO, platforms.OFF}:
+        if named in {platforms.AUTO, NO_PLATFORM}:
             return None
         if platforms.is_file_name(named):
             named = str(sources.expand_home(_anchored(given)))

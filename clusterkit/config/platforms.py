@@ -30,8 +30,9 @@ from clusterkit.core import metadata, shell
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.model import NO_PLATFORM
 
-AUTO, OFF = "auto", "off"
+AUTO = "auto"
 JOINED = frozenset({"allowed_env", "modules", "setup", "mounts"})
 """Lists of a platform that go before the cluster's own; it would lose the fabric with them."""
 
@@ -121,7 +122,8 @@ def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platf
         names = platform_names()
         if named not in names:
             raise UserError(
-                f"there is no platform {named!r}", hint=choices_hint(named, (AUTO, OFF, *names))
+                f"there is no platform {named!r}",
+                hint=choices_hint(named, (AUTO, NO_PLATFORM, *names)),
             )
         path, name = data_dir(_FOLDER) / f"{named}.yaml", named
         text = read_text(path)

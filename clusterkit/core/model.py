@@ -18,6 +18,8 @@ PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
 
 
+NO_PLATFORM = "off"
+"""The value of `platform` where the cloud of a cluster is to be left alone."""
 SYNC_LIMIT_MIB = 500
 """How much `--sync` sends to each node unless it is allowed more."""
 

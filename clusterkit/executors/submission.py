@@ -9,10 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from clusterkit.config.platforms import OFF
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
+from clusterkit.core.model import (
+    NO_PLATFORM,
+    ClusterKind,
+    JobState,
+    JobStatus,
+    LaunchPlan,
+    RenderedFile,
+)
 from clusterkit.core.shell import Secret
 from clusterkit.executors.base import (
     Executor,
@@ -242,7 +248,7 @@ def _prepare(
         time_limit_s=plan.time_limit_s,
         notice_s=plan.notice_s,
         requeue=plan.requeue,
-        notices=plan.cluster.platform != OFF,
+        notices=plan.cluster.platform != NO_PLATFORM,
         spares=plan.spares,
         array=dependencies.array,
         index=dependencies.index,
