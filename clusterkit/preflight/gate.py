@@ -30,6 +30,8 @@ NODE_CHECKS_S = 10.0
 
 _HARDWARE = frozenset({"GPU", "IB"})
 """Areas whose findings may be why a command has failed, and not what it has come to."""
+_NO_CAUSE = frozenset({"GPU013", "GPU014", "GPU016", "GPU025", "IB007"})
+"""Those that are not: heat and slow links make nobody fail, and IB007 judges the job's settings."""
 
 _ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
 """Areas that a node cannot evaluate of itself, or that starting the job has proven already."""
@@ -83,14 +85,15 @@ def node_checks(
 def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = False) -> Report:
     """Evaluate this machine, as `node`, by the checks that need nothing but itself.
 
-    Of `hardware` alone, by those of its GPUs and InfiniBand ports.
+    Of `hardware` alone, by those of its GPUs and InfiniBand ports that can make a command fail.
 
     Raises:
         UserError: the document is damaged.
         RemoteError: there is no shell, or it does not answer in time.
     """
     alone = checks_of_one_node()
-    checks = tuple(c for c in alone if c.area in _HARDWARE) if hardware else alone
+    causes = (c for c in alone if c.area in _HARDWARE and c.id not in _NO_CAUSE)
+    checks = tuple(causes) if hardware else alone
     job = read_job(document, hosts=(node,))
     return evaluate(ask_here(job, checks, within_s=NODE_CHECKS_S), checks)
 

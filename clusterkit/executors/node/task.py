@@ -79,6 +79,12 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     min_nodes = submission.least if submission is not None else None
     if min_nodes is not None and result.exit_code and result.reason is None:
         _await_the_cause(run, me)
+    if _failed(result) and _may_start_again(run, me):
+        if result.reason is None:
+            # Before it looks: the look of a broken node takes longest, and others fail meanwhile.
+            with suppress(UserError):
+                node_results.note_failure(run, result, attempt=me.attempt, n_nodes=me.of)
+        result = replace(result, fault=why_broken(run, me))
     try:
         node_results.write_result(
             run, result, attempt=me.attempt, n_nodes=me.of, min_nodes=min_nodes
@@ -111,10 +117,14 @@ def _result_of(run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResu
         never = replace(unfit, exit_code=UNWRITABLE, message=node_results.UNBEGUN)
         return replace(never, unwritten=unwritten)
     if result.exit_code and result.reason is None:
-        result = replace(result, unwritten=files.refuses_data(run.path))
-    if result.exit_code and result.reason in {None, "peer"} and _may_start_again(run, me):
-        return replace(result, fault=why_broken(run, me))
+        return replace(result, unwritten=files.refuses_data(run.path))
     return result
+
+
+def _failed(result: NodeResult) -> bool:
+    """Tell whether the command failed, or was ended because that of another node did."""
+    begun = result.unfit is None and result.lost is None and result.message != node_results.UNBEGUN
+    return bool(begun and result.exit_code and result.reason in {None, "peer"})
 
 
 def _may_start_again(run: RunFolder, me: Identity) -> bool:
@@ -302,9 +312,10 @@ def _found(
 
 
 def _log(run: RunFolder, me: Identity, lines: list[str], *, when: str) -> None:
-    log = files.open_for_append(run.log(me.rank))
-    try:
-        text = "".join(f"{line}\n" for line in lines)
-        os.write(log, f"--- clusterkit: checks of {me.name} {when}\n{text}".encode())
-    finally:
-        os.close(log)
+    text = "".join(f"{line}\n" for line in lines)
+    with suppress(UserError, OSError):  # a disk that takes no more is for others to tell
+        log = files.open_for_append(run.log(me.rank))
+        try:
+            os.write(log, f"--- clusterkit: checks of {me.name} {when}\n{text}".encode())
+        finally:
+            os.close(log)

@@ -176,9 +176,15 @@ def read_rounds(run: RunFolder, attempt: int) -> tuple[tuple[str, ...], ...]:
 
 
 def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, n_nodes: int) -> None:
-    """Write down the first failure of this attempt; exclusive creation decides which that is."""
-    document = json.dumps(document_of(result, attempt, n_nodes))
-    files.create_text(run.failures / f"{attempt}.json", document)
+    """Write down the first failure of this attempt; exclusive creation decides which that is.
+
+    A node adds to its own what it found of itself afterwards.
+    """
+    path, document = run.failures / f"{attempt}.json", document_of(result, attempt, n_nodes)
+    if not files.create_text(path, json.dumps(document)) and result.fault is not None:
+        first = first_failure(run, attempt)
+        if first is not None and first.node_rank == result.node_rank:
+            files.write_json(path, document)
 
 
 def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:

@@ -40,18 +40,20 @@ def marked(run: RunFolder) -> set[int]:
 
 
 def start(
-    run: RunFolder, body: str, rank: int = 0, nodes: int = 1, **env: str
+    run: RunFolder, body: str, rank: int = 0, nodes: int = 1, code: str = "", **env: str
 ) -> subprocess.Popen[bytes]:
     """Write a node.sh of this body and launch it."""
     script = node_script(body)
     files.write_text(run.path / script.name, script.text)
-    return launch(run, rank, nodes, **env)
+    return launch(run, rank, nodes, code, **env)
 
 
-def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subprocess.Popen[bytes]:
-    """Start LaunchTask in a process of its own, as submitit would."""
-    code = (
-        "from clusterkit.executors.node import LaunchTask\n"
+def launch(
+    run: RunFolder, rank: int = 0, nodes: int = 1, code: str = "", **env: str
+) -> subprocess.Popen[bytes]:
+    """Start LaunchTask in a process of its own, as submitit would, after `code`."""
+    code += (
+        "\nfrom clusterkit.executors.node import LaunchTask\n"
         "from clusterkit.executors.node.watch import Timeouts\n"
         f"print({QUICK.format(path=str(run.path))}())"
     )
@@ -129,6 +131,19 @@ def submitted_to_slurm(run: RunFolder, *, nodes: int) -> None:
         tasks=nodes, framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
     )  # fmt: skip
     runfolder.write_submission(run, submission)
+
+
+def test_a_failure_is_known_before_its_node_looks_at_itself(run: RunFolder) -> None:
+    """For the look of a broken node takes longest, and what others fail of comes after."""
+    submitted_to_slurm(run, nodes=1)
+    noted = run.failures / "0.json"
+    look = f"task.why_broken = lambda *_: 'Xid 79' * os.path.exists({str(noted)!r})"
+    code = f"import os; from clusterkit.executors.node import task; {look}"
+    worker = start(run, "exit 3", code=code)
+    assert worker.wait(30) == 0
+    found, first = result(run), node_results.first_failure(run, 0)
+    assert first is not None
+    assert (found.fault, first.fault, first.exit_code) == ("Xid 79", "Xid 79", 3)
 
 
 @pytest.mark.parametrize(("codes", "again"), [((0, 0), False), ((0, 1), True), ((0,), True)])

@@ -26,6 +26,7 @@ from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbac
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
@@ -459,3 +460,29 @@ def test_a_node_looks_at_its_hardware_where_a_job_may_start_again(
     assert asked == [("n1", True)] * looks
     why_broken(run, identity("n1"))
     assert asked == [("n1", True)] * 2 * looks
+
+
+def test_what_a_node_checks_of_itself_ends_well_though_its_disk_takes_no_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full disk may be why the command failed, and how that ended still has to be told."""
+    run = RunFolder(tmp_path)
+    run.node_checks.write_text("{}")
+    found = Finding(id="GPU011", check="c", verdict=Verdict.FAIL, nodes=("n1",), summary="Xid 79")
+    nodes_that_ask(monkeypatch, Report(nodes=("n1",), findings=(found,)))
+    monkeypatch.setattr(files, "open_for_append", lambda _: os.open("/dev/full", os.O_WRONLY))
+    assert why_broken(run, identity("n1")) == "GPU011 Xid 79"
+
+
+def test_heat_and_settings_are_no_cause_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask_here(_: object, checks: tuple[Check, ...], **__: object) -> Bundle:
+        asked.extend(check.id for check in checks)
+        raise RemoteError("asked")
+
+    monkeypatch.setattr(gate, "ask_here", ask_here)
+    with pytest.raises(RemoteError):
+        gate.examine_here({"job": {"hosts": ["n1"], "kind": "slurm"}}, "n1", hardware=True)
+    assert {"GPU007", "GPU008", "GPU011", "IB006"} <= set(asked)
+    assert {"GPU013", "GPU014", "GPU025", "IB007"}.isdisjoint(asked)
