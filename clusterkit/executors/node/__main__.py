@@ -21,8 +21,8 @@ from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED
-from clusterkit.executors.node.task import run_node, say
-from clusterkit.executors.node.watch import Timeouts
+from clusterkit.executors.node.task import run_node
+from clusterkit.executors.node.watch import Timeouts, say
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 

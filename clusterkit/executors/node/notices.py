@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -21,6 +22,7 @@ from pathlib import Path
 from clusterkit.core import files
 from clusterkit.core.bounds import Moment
 from clusterkit.core.dmi import machine_root, read_dmi
+from clusterkit.core.errors import UserError
 from clusterkit.core.metadata import ask
 from clusterkit.core.records import record_of, text_of, texts_of
 from clusterkit.core.timing import scaled
@@ -30,7 +32,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 
 _POLL_S = scaled(5.0, 1.0)
 _AHEAD_S = 180.0
-"""An event that is announced for later (maintenance in two weeks) is none yet."""
+"""An event that is announced for later (maintenance in two weeks), or is long over, is none."""
 _SOON_S = 30.0
 """How long a machine has of which the notice does not say when."""
 
@@ -58,11 +60,12 @@ def read_notice(run: RunFolder, attempt: int) -> Notice | None:
     return record_of(Notice, files.read_json(path))
 
 
-def begin(run: RunFolder, me: Identity) -> None:
-    """Look for notices from now on, in a thread of its own, where this machine is of a cloud."""
+def begin(run: RunFolder, me: Identity) -> bool:
+    """Look for notices from now on, in a thread, where this machine is of a cloud; tell whether."""
     look = cloud_of(machine_root())
     if look is not None:
         threading.Thread(target=_watch, args=(run, me, look), daemon=True).start()
+    return look is not None
 
 
 def cloud_of(root: Path) -> Callable[[], tuple[str, float] | None] | None:
@@ -76,10 +79,11 @@ def cloud_of(root: Path) -> Callable[[], tuple[str, float] | None] | None:
 def _watch(run: RunFolder, me: Identity, look: Callable[[], tuple[str, float] | None]) -> None:
     while True:
         found = look()
-        if found is not None and found[1] - time.time() <= _AHEAD_S:
+        if found is not None and abs(found[1] - time.time()) <= _AHEAD_S:
             notice = Notice(node=me.name, what=found[0], at=found[1])
-            files.create_text(run.notice(me.attempt), json.dumps(files.plain(notice)))
-            return
+            with suppress(UserError):  # a disk that takes no more may do so in time
+                files.create_text(run.notice(me.attempt), json.dumps(files.plain(notice)))
+                return
         time.sleep(_POLL_S)
 
 

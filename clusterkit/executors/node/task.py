@@ -22,7 +22,7 @@ from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
-from clusterkit.executors.node.watch import Timeouts, Watch, blocked, may_requeue, requeue
+from clusterkit.executors.node.watch import Timeouts, Watch, blocked, may_requeue, requeue, say
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -134,12 +134,6 @@ def _may_start_again(run: RunFolder, me: Identity) -> bool:
     return again and not runfolder.is_cancelled(run)
 
 
-def say(message: str) -> None:
-    """Print a line on the standard error, which may lie on a disk that takes no more."""
-    with suppress(OSError):
-        os.write(2, f"{message}\n".encode(errors="replace"))
-
-
 def _why_lost(ending: NodeResult, agent: int) -> str | None:
     """Tell a command that was killed because the process `node agent` was, which kept this node.
 
@@ -181,10 +175,9 @@ def _run_command(
         with in_touch(run, me):
             pid = _start(run, me, marker)
             asks = submission is not None and submission.notices and submission.requeue > 0
-            if asks:
-                notices.begin(run, me)
+            heeds_cloud = asks and notices.begin(run, me)
             watch = Watch(
-                timeouts=timeouts, run=run, me=me, pid=pid, spared=spared, heeds_cloud=asks
+                timeouts=timeouts, run=run, me=me, pid=pid, spared=spared, heeds_cloud=heeds_cloud
             )
             exit_code, reason = watch.until_end()
     ended = replace(result, exit_code=exit_code, reason=reason, noticed=watch.passed_on)

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,6 +52,12 @@ class Timeouts:
     """How much of the time between notice and limit a script gets to save what it needs."""
     linger_s: float = 600.0
     """How long a job that may be requeued stays after SIGTERM, for Slurm to kill it."""
+
+
+def say(message: str) -> None:
+    """Print a line on the standard error, which may lie on a disk that takes no more."""
+    with suppress(OSError):
+        os.write(2, f"{message}\n".encode(errors="replace"))
 
 
 class Watch:
@@ -130,7 +135,7 @@ class Watch:
         submission = runfolder.read_submission(self.run) if self.notice is not None else None
         if self.notice is None or submission is None:
             return
-        print(f"clusterkit: {self.notice.text}", file=sys.stderr, flush=True)
+        say(f"clusterkit: {self.notice.text}")
         self.passed_on = True
         _pass_on(signal.SIGUSR2, self.run.marker(self.me.rank), below=True)
         self._plan_end(submission, max(0.0, self.notice.at - time.time()))
@@ -138,8 +143,8 @@ class Watch:
     def _plan_end(self, submission: Submission, left_s: float) -> None:
         self.noticed = True
         if self.me.rank == 0 and may_requeue(submission, self.me):
-            left_s *= self.timeouts.notice_share
-            self.again_at = self.again_at or time.monotonic() + left_s
+            due = time.monotonic() + left_s * self.timeouts.notice_share
+            self.again_at = min(self.again_at or due, due)
 
     def _may_be_late(self, submission: Submission) -> bool:
         """Tell a notice of the time limit from a signal that somebody sent for another reason.
@@ -182,7 +187,7 @@ class Watch:
         now = time.monotonic()
         if self.again_at is not None and now >= self.again_at:
             self._start_again()
-        if self.heeds_cloud and self.notice is None:
+        if self.heeds_cloud and self.notice is None and self.kill_at is None:
             self._heed_cloud()
         if self.kill_at is not None:
             if now >= self.kill_at:
@@ -343,7 +348,7 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
         answer = run_command(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
         if not answer.code:
             return
-        print(f"clusterkit: scontrol requeue: {answer.errors.strip()}", file=sys.stderr)
+        say(f"clusterkit: scontrol requeue: {answer.errors.strip()}")
         time.sleep(pause_s)
 
 

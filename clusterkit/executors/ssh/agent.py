@@ -34,7 +34,7 @@ from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import is_told_to_end
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
-from clusterkit.executors.node.task import say
+from clusterkit.executors.node.watch import say
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import slots

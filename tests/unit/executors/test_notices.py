@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core import metadata
+from clusterkit.core.model import ClusterKind
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.node.watch import Timeouts, Watch
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 SIGNS = {
     "aws": ("sys_vendor", "Amazon EC2"),
@@ -173,13 +176,42 @@ def test_the_notice_of_a_node_is_heard_by_the_others_and_a_later_one_is_none_yet
     run = RunFolder(tmp_path)
     service.texts = {TOKEN: "the-token", ACTION: json.dumps({"time": in_words(time.time() + 1e6)})}
     me = Identity(job_id="7", attempt=2, rank=1, of=2, name="n2", among=("n1", "n2"))
-    notices.begin(run, me)
-    while len(service.asked) < 8:
-        time.sleep(0.01)
-    assert notices.read_notice(run, 2) is None
+    assert notices.begin(run, me)
+    for long_over in (False, True):
+        if long_over:
+            service.texts[ACTION] = json.dumps({"time": in_words(time.time() - 1e6)})
+        there = len(service.asked)
+        while len(service.asked) < there + 8:
+            time.sleep(0.01)
+        assert notices.read_notice(run, 2) is None
     at = int(time.time()) + 100
     service.texts[ACTION] = json.dumps({"time": in_words(at)})
     while (found := notices.read_notice(run, 2)) is None:
         time.sleep(0.01)
     assert (found.node, found.what, found.at) == ("n2", "AWS takes back the Spot instance", at)
     assert notices.read_notice(run, 1) is None
+
+
+def test_a_machine_that_goes_before_the_time_limit_gives_the_job_back_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was planned for the limit; nothing is, once the command is being ended."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run = RunFolder(tmp_path)
+    submission = Submission(
+        run_id="r", name="toy", cluster="c", kind=ClusterKind.SLURM, framework="torchrun", nodes=1,
+        tasks=1, submitted_at=time.time(), requeue=1, notice_s=600,
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    me = Identity(job_id="7", attempt=0, rank=0, of=1, name="n1", among=("n1",))
+    watch = Watch(timeouts=Timeouts(), run=run, me=me, pid=-1, spared=set(), heeds_cloud=True)
+    watch.again_at = time.monotonic() + 400
+    notice = {"node": "n1", "what": "AWS takes back the Spot instance", "at": time.time() + 60}
+    run.notice(0).write_text(json.dumps(notice))
+    watch.kill_at = time.monotonic() + 600
+    watch._keep_time()
+    assert not watch.noticed
+    watch.kill_at = None
+    watch._keep_time()
+    assert watch.noticed
+    assert watch.again_at - time.monotonic() == pytest.approx(40, abs=10)
