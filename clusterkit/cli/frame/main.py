@@ -166,8 +166,16 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
+def _open_closed() -> None:
+    """Let what we were started without (`>&-`) be /dev/null, and no file that is opened later."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # each takes the lowest number that is free: its own
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
+    _open_closed()
     require_utf8()
     try:
         with ended_as_by_ctrl_c():

@@ -126,3 +126,21 @@ def test_a_folder_that_was_removed_is_told_by_every_verb(tmp_path: Path) -> None
     assert "status --help 0" in done.stderr
     told = json.loads(done.stdout[done.stdout.index("{\n") :])
     assert "has been removed" in told["error"]["problems"][0]["message"]
+
+
+@pytest.mark.parametrize(("closed", "told"), [(">&-", False), ("2>&-", False), ("<&-", True)])
+def test_an_output_that_is_closed_changes_no_exit_code(
+    tmp_path: Path, closed: str, told: bool
+) -> None:
+    """Such as under a daemon: 1 would say that the machine is unhealthy."""
+    few = ("--gpus-per-node 8 --select GPU002", {1})
+    for words, codes in (few, ("--budget 0.01 --select GPU001", {0, 2})):
+        done = subprocess.run(
+            ["sh", "-c", f"{sys.executable} -m clusterkit preflight --self {words} {closed}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode in codes, text_of(done)
+        assert text_of(done) or not told
