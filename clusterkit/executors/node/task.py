@@ -22,7 +22,15 @@ from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
-from clusterkit.executors.node.watch import Timeouts, Watch, blocked, may_requeue, requeue, say
+from clusterkit.executors.node.watch import (
+    TERMINATION,
+    Timeouts,
+    Watch,
+    blocked,
+    may_requeue,
+    requeue,
+    say,
+)
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -95,7 +103,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
     found = result.unfit or result.fault
-    if found is not None and may_requeue(submission, me):
+    if found is not None and may_requeue(submission, me) and not _is_cancelled(run, me):
         requeue(run, me, f"{me.name} is unhealthy: {' '.join(found.split())}")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
@@ -132,6 +140,17 @@ def _may_start_again(run: RunFolder, me: Identity) -> bool:
     submission = runfolder.read_submission(run)
     again = submission is not None and me.attempt < submission.requeue and submission.least is None
     return again and not runfolder.is_cancelled(run)
+
+
+def _is_cancelled(run: RunFolder, me: Identity) -> bool:
+    """Tell whether the job was cancelled while this node looked at itself; Slurm would revive it.
+
+    SIGTERM comes of `scancel`, but as well of srun once another node has ended.
+    """
+    if runfolder.is_cancelled(run):
+        return True
+    failed = {r.node_rank for r in node_results.read_results(run, me.attempt).nodes if r.exit_code}
+    return failed <= {me.rank} and not TERMINATION.isdisjoint(signal.sigpending())
 
 
 def _why_lost(ending: NodeResult, agent: int) -> str | None:

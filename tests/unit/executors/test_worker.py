@@ -146,6 +146,35 @@ def test_a_failure_is_known_before_its_node_looks_at_itself(run: RunFolder) -> N
     assert (found.fault, first.fault, first.exit_code) == ("Xid 79", "Xid 79", 3)
 
 
+@pytest.mark.parametrize("how", ["", "SIGTERM", "peer", "cancel"])
+def test_a_job_that_is_cancelled_while_a_node_looks_at_itself_is_not_given_back(
+    run: RunFolder, tmp_path: Path, how: str
+) -> None:
+    """Slurm would start it again; srun's SIGTERM after the end of another node is none of that."""
+    submitted_to_slurm(run, nodes=2)
+    if how == "peer":
+        failed = NodeResult(node_rank=1, node="node-1", exit_code=1, started_at=0, ended_at=1)
+        node_results.replace_result(run, failed, attempt=0, n_nodes=2)
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
+    scontrol.chmod(0o755)
+    ends = f"pathlib.Path({str(run.cancelled)!r}).touch()" if how == "cancel" else "0"
+    if how in {"SIGTERM", "peer"}:
+        ends = "os.kill(os.getpid(), signal.SIGTERM)"
+    code = (
+        "import os, pathlib, signal; from clusterkit.executors.node import task\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+        f"task.why_broken = lambda *_: {ends} or 'Xid 79'"
+    )
+    path = f"{scontrol.parent}:{os.environ['PATH']}"
+    worker = start(run, "exit 3", 0, 2, code, PATH=path, SLURM_JOB_ID="7")
+    assert worker.wait(30) == 0
+    asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+    assert ("requeue 7" in asked) == (how in {"", "peer"})
+    assert result(run).fault == "Xid 79"
+
+
 @pytest.mark.parametrize(("codes", "again"), [((0, 0), False), ((0, 1), True), ((0,), True)])
 def test_a_job_that_slurm_lost_sight_of_and_that_ended_well_does_not_run_twice(
     run: RunFolder, codes: tuple[int, ...], again: bool
