@@ -104,7 +104,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         raise SystemExit(result.exit_code) from error
     found = result.unfit or result.fault
     if found is not None and may_requeue(submission, me) and not _is_cancelled(run, me):
-        requeue(run, me, f"{me.name} is unhealthy: {' '.join(found.split())}")
+        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(found)}")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result

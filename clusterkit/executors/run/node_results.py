@@ -19,6 +19,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.records import count_of, record_of
+from clusterkit.core.text import cut
 from clusterkit.executors.run import attempts
 from clusterkit.executors.run.runfolder import SCHEMA, RunFolder, Submission, listed
 
@@ -38,6 +39,8 @@ UNBEGUN = "could not begin"
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _MOST_RESULTS = 64 << 20
 """Bytes of all results that are read; of 10,000 nodes, those of two attempts take 40 MiB."""
+_LONGEST = 1000
+"""Characters of what a node says of itself that are shown."""
 _LARGEST_RESULT = 1 << 18
 """Bytes of one: its last lines and its message have 5 KiB, the list of 10,000 nodes at most 200."""
 
@@ -297,17 +300,22 @@ def is_faulty(results: Results) -> bool:
     return any(result.fault for result in results.nodes)
 
 
+def in_a_line(found: str) -> str:
+    """Return what a node says of itself as one line of bounded length, whatever it says."""
+    return cut(" ".join(found.split()), _LONGEST)
+
+
 def failure_text(result: NodeResult) -> str:
     """Return how a node failed, in words."""
     if result.unfit is not None:
-        return f"{result.node} is unhealthy: {' '.join(result.unfit.split())}"
+        return f"{result.node} is unhealthy: {in_a_line(result.unfit)}"
     if result.lost is not None:
-        return " ".join(([] if result.among else [result.node]) + result.lost.split())
+        return f"{'' if result.among else f'{result.node} '}{in_a_line(result.lost)}"
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     before = result.ended_before
     after = f"; before it, {before} had ended with exit code 0" if before is not None else ""
     if result.fault is not None:
-        after += f"; {result.node} is unhealthy: {' '.join(result.fault.split())}"
+        after += f"; {result.node} is unhealthy: {in_a_line(result.fault)}"
     if result.exit_code > 128:
         return f"{who} was ended by signal {result.exit_code - 128}{after}"
     return f"{who} exited with {result.exit_code}{after}"

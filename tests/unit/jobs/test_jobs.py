@@ -557,6 +557,15 @@ def test_nodes_that_ended_alike_share_a_line_and_the_worst_comes_last() -> None:
     assert endings([]) == []
 
 
+def test_what_a_node_says_of_itself_stays_in_its_line() -> None:
+    """Another user's root, or a broken file, may have written it."""
+    lies = dataclasses.replace(node(0, 1, "peer"), fault="GPU011\n  n3  exit 0" + " x" * 50_000)
+    (line,) = endings([lies])
+    for text in (line, node_results.failure_text(dataclasses.replace(lies, reason=None))):
+        assert len(text) < 1100
+        assert "GPU011 n3 exit 0 x" in text
+
+
 def test_cancel_and_wait(clusterkit: Path) -> None:
     run = start(clusterkit, "sleep 100")
     cancelled = ck("cancel", run.run_id)
