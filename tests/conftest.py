@@ -27,17 +27,19 @@ settings.register_profile("developer", max_examples=50, **_ANY_MACHINE)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "developer")
 
 TOGETHER = {
+    "agents": re.compile(r"tests/attacks/test_hostile_agents"),
     "docker": re.compile(r"tests/docker/"),
     "site": re.compile(r"tests/unit/docs/test_docs_site"),
     "torch": re.compile(
         r"tests/unit/(core/test_hostfile|estimate/test_estimate_(launch|memory_torch|peers)"
-        r"|launch/test_(framework_accelerate|layout\.|script_joining)|observe/test_diagnose_scripts)"
+        r"|launch/test_(framework_accelerate|layout\.|script_joining)"
+        r"|observe/test_(compute_program|diagnose_scripts))"
     ),
     "wheel": re.compile(r"tests/unit/transport/test_wheel"),
 }
 """Tests that run one after the other in one process, on a Docker engine, or on what is built or
-imported once. Who waits for the site, builds one more wheel, or imports torch and deepspeed in one
-more process, tests nothing."""
+imported once. Who waits for the site, builds one more wheel, hears the same agents again, or
+imports torch and deepspeed in one more process, tests nothing."""
 
 
 def pytest_configure() -> None:
