@@ -208,7 +208,7 @@ def test_logs_are_those_of_the_healthy(liars: Site) -> None:
 
 
 def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:
-    stranger = subprocess.Popen(["sleep", "60"])
+    stranger = subprocess.Popen(["sleep", "600"])
     try:
         ran = four.ck("cancel", str(four.run.path))
         assert ran.code == 2
