@@ -136,10 +136,11 @@ def _failed(result: NodeResult) -> bool:
 
 
 def _may_start_again(run: RunFolder, me: Identity) -> bool:
-    """Tell whether another attempt may follow one that fails, with all its nodes."""
+    """Tell whether another attempt may follow one that fails, on other nodes than all of these."""
     submission = runfolder.read_submission(run)
     again = submission is not None and me.attempt < submission.requeue and submission.least is None
-    return again and not runfolder.is_cancelled(run)
+    others = submission is not None and not submission.kind.shares_machine
+    return again and others and not runfolder.is_cancelled(run)
 
 
 def _is_cancelled(run: RunFolder, me: Identity) -> bool:

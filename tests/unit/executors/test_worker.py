@@ -124,18 +124,21 @@ def test_a_restart_appends_below_a_header(run: RunFolder) -> None:
     assert node_results.read_results(run).attempt == 1
 
 
-def submitted_to_slurm(run: RunFolder, *, nodes: int) -> None:
+def submitted_to_slurm(
+    run: RunFolder, *, nodes: int, kind: ClusterKind = ClusterKind.SLURM
+) -> None:
     """Write down a job that Slurm may start once more."""
     submission = runfolder.Submission(
-        run_id=run.run_id, name="toy", cluster="lab", kind=ClusterKind.SLURM, nodes=nodes,
+        run_id=run.run_id, name="toy", cluster="lab", kind=kind, nodes=nodes,
         tasks=nodes, framework="torchrun", submitted_at=time.time(), job_id="7", requeue=1,
     )  # fmt: skip
     runfolder.write_submission(run, submission)
 
 
-def test_a_failure_is_known_before_its_node_looks_at_itself(run: RunFolder) -> None:
-    """For the look of a broken node takes longest, and what others fail of comes after."""
-    submitted_to_slurm(run, nodes=1)
+@pytest.mark.parametrize("kind", ["slurm", "ssh", "local"])
+def test_a_failure_is_known_before_its_node_looks_at_itself(run: RunFolder, kind: str) -> None:
+    """For the look of a broken node takes longest; and one that nobody can replace does not."""
+    submitted_to_slurm(run, nodes=1, kind=ClusterKind(kind))
     noted = run.failures / "0.json"
     look = f"task.why_broken = lambda *_: 'Xid 79' * os.path.exists({str(noted)!r})"
     code = f"import os; from clusterkit.executors.node import task; {look}"
@@ -143,7 +146,8 @@ def test_a_failure_is_known_before_its_node_looks_at_itself(run: RunFolder) -> N
     assert worker.wait(30) == 0
     found, first = result(run), node_results.first_failure(run, 0)
     assert first is not None
-    assert (found.fault, first.fault, first.exit_code) == ("Xid 79", "Xid 79", 3)
+    fault = "Xid 79" if kind != "local" else None
+    assert (found.fault, first.fault, first.exit_code) == (fault, fault, 3)
 
 
 @pytest.mark.parametrize("how", ["", "SIGTERM", "peer", "cancel"])
