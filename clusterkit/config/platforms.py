@@ -30,7 +30,7 @@ from clusterkit.core import metadata, shell
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import read_dmi
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.core.model import NO_PLATFORM
+from clusterkit.core.model import NO_PLATFORM, ClusterSpec
 
 AUTO = "auto"
 JOINED = frozenset({"allowed_env", "modules", "setup", "mounts"})
@@ -101,6 +101,18 @@ class Recognised:
 def platform_names() -> tuple[str, ...]:
     """Return the platforms that clusterkit ships."""
     return tuple(sorted(path.stem for path in data_dir(_FOLDER).glob("*.yaml")))
+
+
+def rdma_devices_of(cluster: ClusterSpec) -> int | None:
+    """Return how many RDMA devices a node of a cluster has by its instance type; None: unknown."""
+    if cluster.instance_type is None or cluster.platform in {AUTO, NO_PLATFORM}:
+        return None
+    try:
+        instances = load_platform(cluster.platform).instances
+    except UserError:  # a file that others may write, say, of which the configuration was judged
+        return None
+    found: int | None = getattr(instances.get(cluster.instance_type), "devices", None)
+    return found
 
 
 def is_file_name(text: str) -> bool:

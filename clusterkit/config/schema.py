@@ -77,7 +77,8 @@ InstanceModel: Any = create_model(
     __doc__="An instance type of a platform.",
     gpus=(fields.Count | None, None),
     gpu=(fields.Text | None, None),
-    devices=(fields.Count | None, None),  # of the fabric between nodes
+    devices=(fields.Count | None, None),  # RDMA devices of the fabric between nodes
+    nics=(fields.Count | None, None),  # network cards of a fabric without RDMA
     gbit=(fields.Count | None, None),  # Gbit/s of each
     cluster=(PlatformClusterModel | None, None),
 )

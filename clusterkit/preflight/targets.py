@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit.config.platforms import rdma_devices_of
 from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
@@ -151,6 +152,7 @@ def _job_of(
         network_interface=cluster.network_interface,
         container_runtime=_engine(runtime),
         image=image,
+        rdma_devices=rdma_devices_of(cluster),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )

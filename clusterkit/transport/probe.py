@@ -70,6 +70,8 @@ class PreflightJob:
     image: str | None = None
     image_digest: str | None = None
     """Of the image in the Docker of the machine that asks; None where it has none."""
+    rdma_devices: int | None = None
+    """RDMA devices that each node has by its instance type; None where it is not known."""
     allowed_names: tuple[str, ...] = ()
     """Variables that the site vouches for; the lint leaves them alone (globs)."""
     asked_by: str | None = None

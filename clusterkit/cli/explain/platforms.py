@@ -63,6 +63,8 @@ def _values(given: Any) -> Iterator[tuple[str, str]]:
 def _facts(instance: Any) -> Iterator[str]:
     if instance.gpus:
         yield f"{instance.gpus} {instance.gpu or 'GPUs'}"
+    speed = f" of {instance.gbit} Gbit/s" if instance.gbit else ""
     if instance.devices:
-        speed = f" of {instance.gbit} Gbit/s" if instance.gbit else ""
-        yield f"{instance.devices} network devices{speed}"
+        yield f"{instance.devices} RDMA devices{speed}"
+    if instance.nics:
+        yield f"{instance.nics} network cards{speed}"

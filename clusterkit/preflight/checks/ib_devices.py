@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
+from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
@@ -34,14 +35,22 @@ _PART = Part(name="RDMA device", advice=_DEVICES)
 @check("IB001", "ib-devices", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
 def _devices(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE, part=_PART)
-    yield from results
+    wanted = evidence.job.rdma_devices or 0
+    for name, result in results:
+        none = wanted and result.verdict is not Verdict.UNKNOWN
+        yield name, _short(0, wanted) if none else result
     kinds = {
         name: tuple(sorted(Counter(device.family for device in rdma.devices).items()))
         for name, rdma in found.items()
     }
     usual = majority(kinds)
     for name, rdma in found.items():
-        yield name, _compared(rdma, kinds[name], usual)
+        count = len(rdma.devices)
+        yield name, _short(count, wanted) if count < wanted else _compared(rdma, kinds[name], usual)
+
+
+def _short(count: int, wanted: int) -> Result:
+    return _DEVICES.fail(f"{count or 'no'} RDMA devices, the instance type has {wanted}")
 
 
 def _compared(rdma: Rdma, has: Kinds, usual: Kinds | None) -> Result:

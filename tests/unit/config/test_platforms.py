@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.config.load import builtin_settings, load_settings
-from clusterkit.config.platforms import load_platform, platform_names, recognise
+from clusterkit.config.platforms import load_platform, platform_names, rdma_devices_of, recognise
 from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import read_dmi
@@ -83,6 +83,16 @@ def test_the_estimator_knows_the_same_fabric(network: str, instance: str) -> Non
     assert known.node_gbs(there.gpus) == pytest.approx(
         there.devices * there.gbit / 8 * known.of_line_rate
     )
+
+
+def test_a_cluster_tells_how_many_rdma_devices_its_nodes_have(tmp_path: Path) -> None:
+    def devices(platform: str, instance: str) -> int | None:
+        given = f"kind: slurm, platform: {platform}, instance_type: {instance}"
+        return rdma_devices_of(_load(tmp_path, f"clusters: {{c: {{{given}}}}}").clusters["c"])
+
+    assert devices("aws-efa", "p5.48xlarge") == 32
+    assert devices("gcp-tcpxo", "a3-megagpu-8g") is None  # TCP over eight network cards
+    assert rdma_devices_of(_load(tmp_path, GIB).clusters["c"]) is None
 
 
 def test_other_machines_are_not(tmp_path: Path) -> None:

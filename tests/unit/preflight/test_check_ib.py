@@ -60,6 +60,19 @@ def test_ports_of_one_node(name: str, verdict: str) -> None:
     assert one("ib-port-state", recording(name)).verdict == verdict
 
 
+def test_a_node_has_as_many_devices_as_its_instance_type() -> None:
+    absent = Output(stdout="no RDMA device\n", exit_code=NOT_APPLICABLE)
+    port = "|1|4: ACTIVE|5: LinkUp|100 Gb/sec (4X EDR)|Unspecified|0x0|0x0\n"
+    each = [f"device|rdmap{k}s0|0.0|efa|EFA\nport|rdmap{k}s0{port}" for k in range(4)]
+    all_four = "".join(each)
+    nodes = {"n0": all_four, "n1": all_four, "n2": "".join(each[:3]), "n3": absent}
+    found = judge("ib-devices", nodes, rdma_devices=4)
+    assert [found[f"n{k}"].verdict for k in range(4)] == ["pass", "pass", "fail", "fail"]
+    assert found["n2"].summary == "3 RDMA devices, the instance type has 4"
+    assert found["n3"].summary == "no RDMA devices, the instance type has 4"
+    assert one("ib-devices", "Killed\n", rdma_devices=4).verdict is Verdict.UNKNOWN
+
+
 def test_two_of_eight_are_down() -> None:
     ruling = one("ib-port-state", recording("ibstat_h100_2of8_down.txt"))
     assert ruling.summary == "mlx5_11/1,mlx5_5/1 are down"
