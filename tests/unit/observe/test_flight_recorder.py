@@ -225,7 +225,7 @@ def test_numbers_of_a_group_that_also_sends_are_not_compared(tmp_path: Path) -> 
 
 
 def test_a_call_that_is_young_makes_nobody_missing(tmp_path: Path) -> None:
-    young = entry(4, time_created_ns=NOW_NS)
+    young = entry(4, time_created_ns=time.time_ns())
     assert recorded(tmp_path, [*calls(3, 3), young], calls(3, 3)).facts == ()
 
 
