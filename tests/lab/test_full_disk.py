@@ -8,7 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +32,14 @@ class Disk:
     device: str
 
     def fill(self, *, but_kib: int = 0) -> None:
-        left = self.folder / "left"
-        with left.open("wb", buffering=0) as stream:
-            while True:
-                try:
-                    stream.write(bytes(1024))
-                except OSError:
-                    break
-            stream.truncate(max(0, stream.tell() - but_kib * 1024))
+        for name in ("left", "last"):  # one more block of the first may need another for itself
+            with (self.folder / name).open("wb", buffering=0) as stream:
+                with suppress(OSError):
+                    while True:
+                        stream.write(bytes(1024))
+                os.fsync(stream.fileno())
+        with (self.folder / "left").open("r+b") as stream:
+            stream.truncate(max(0, stream.seek(0, os.SEEK_END) - but_kib * 1024))
             os.fsync(stream.fileno())
 
 
