@@ -88,12 +88,7 @@ def run_command(argv: Sequence[str]) -> Answer:
     return commands.run_command(argv, timeout_s=TIMEOUT_S)
 
 
-def discover(
-    run: Run,
-    *,
-    cwd: Path,
-    system: Sequence[Path] = SYSTEM_HOSTFILES,
-) -> Found:
+def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) -> Found:
     """Return what the tools and files of this machine tell; nothing is an answer too.
 
     In a cloud, its metadata service is asked for the instance type, which no file tells.

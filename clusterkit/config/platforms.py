@@ -20,15 +20,11 @@ from clusterkit.config.document import (
     read_own_text,
     read_text,
 )
-from clusterkit.config.schema import (
-    OF_PLATFORMS,
-    InstanceModel,
-    PlatformModel,
-)
+from clusterkit.config.schema import OF_PLATFORMS, InstanceModel, PlatformModel
 from clusterkit.config.validate import validate
 from clusterkit.core import metadata, shell
 from clusterkit.core.data import data_dir, read_table
-from clusterkit.core.dmi import read_dmi
+from clusterkit.core.dmi import CLOUDS, cloud_of, read_dmi
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NO_PLATFORM, ClusterSpec
 
@@ -148,17 +144,18 @@ def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platf
 
 def recognise(root: Path) -> Recognised | None:
     """Return the platform of the machine whose files are below `root`; None for none."""
-    for row in _rows_of_cloud(root):
+    for row in _rows_of_cloud(root, "signs.tsv"):
         path = row["path"]
         if path == "-" or _exists(root / path.lstrip("/")):
             there = "" if path == "-" else f" and {path}"
-            return Recognised(name=row["platform"], sign=f"{row['dmi']} {row['says']}{there}")
+            said = " ".join(CLOUDS[row["cloud"]])
+            return Recognised(name=row["platform"], sign=f"{said}{there}")
     return None
 
 
 def platforms_of_cloud(root: Path) -> tuple[str, ...]:
     """Return the platforms that the cloud of a machine has; none where it is in no known cloud."""
-    return tuple(dict.fromkeys(row["platform"] for row in _rows_of_cloud(root)))
+    return tuple(dict.fromkeys(row["platform"] for row in _rows_of_cloud(root, "signs.tsv")))
 
 
 def instance_type_of(root: Path) -> str | None:
@@ -166,24 +163,17 @@ def instance_type_of(root: Path) -> str | None:
 
     AWS's firmware tells it; other clouds are asked. What is believed is one word.
     """
-    answer: str | None = None
-    if read_dmi(root, "sys_vendor") == "Amazon EC2":
-        answer = read_dmi(root, "product_name")
-    for row in read_table(data_dir(_FOLDER) / "metadata.tsv"):
-        if read_dmi(root, row["dmi"]) == row["says"]:
-            answer = metadata.ask(row["path"], dict([row["header"].split(": ")]))
+    answer = read_dmi(root, "product_name") if cloud_of(root) == "aws" else None
+    for row in _rows_of_cloud(root, "metadata.tsv"):
+        answer = metadata.ask(row["path"], dict([row["header"].split(": ")]))
     found = _INSTANCE_TYPE.fullmatch(answer or "")
     return found[1] if found else None
 
 
-def _rows_of_cloud(root: Path) -> Iterator[Mapping[str, str]]:
-    said: dict[str, str] = {}
-    for row in read_table(data_dir(_FOLDER) / "signs.tsv"):
-        dmi = row["dmi"]
-        if dmi not in said:
-            said[dmi] = read_dmi(root, dmi)
-        if said[dmi] == row["says"]:
-            yield row
+def _rows_of_cloud(root: Path, table: str) -> Iterator[Mapping[str, str]]:
+    cloud = cloud_of(root)
+    rows = read_table(data_dir(_FOLDER) / table) if cloud is not None else ()
+    yield from (row for row in rows if row["cloud"] == cloud)
 
 
 def _exists(path: Path) -> bool:

@@ -19,9 +19,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from clusterkit.core import files
+from clusterkit.core import dmi, files
 from clusterkit.core.bounds import Moment
-from clusterkit.core.dmi import machine_root, read_dmi
 from clusterkit.core.errors import UserError
 from clusterkit.core.metadata import ask
 from clusterkit.core.records import record_of, text_of, texts_of
@@ -62,7 +61,7 @@ def read_notice(run: RunFolder, attempt: int) -> Notice | None:
 
 def begin(run: RunFolder, me: Identity) -> bool:
     """Look for notices from now on, in a thread, where this machine is of a cloud; tell whether."""
-    look = cloud_of(machine_root())
+    look = cloud_of(dmi.machine_root())
     if look is not None:
         threading.Thread(target=_watch, args=(run, me, look), daemon=True).start()
     return look is not None
@@ -70,10 +69,7 @@ def begin(run: RunFolder, me: Identity) -> bool:
 
 def cloud_of(root: Path) -> Callable[[], tuple[str, float] | None] | None:
     """Return what asks the cloud of the machine with these files for a notice; None without one."""
-    for file, says, look in _CLOUDS:
-        if read_dmi(root, file) == says:
-            return look
-    return None
+    return _LOOKS.get(dmi.cloud_of(root) or "")
 
 
 def _watch(run: RunFolder, me: Identity, look: Callable[[], tuple[str, float] | None]) -> None:
@@ -125,12 +121,7 @@ def _azure_name(headers: Mapping[str, str]) -> str | None:
 _AZURE_ENDS = frozenset({"Preempt", "Reboot", "Redeploy", "Terminate"})
 """Of the others, `Freeze` stops the machine for some seconds."""
 
-_CLOUDS = (
-    ("sys_vendor", "Amazon EC2", _aws),
-    ("product_name", "Google Compute Engine", _gcp),
-    ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _azure),
-)
-"""File of `/sys/class/dmi/id`, what it says there, and what then asks."""
+_LOOKS = {"aws": _aws, "gcp": _gcp, "azure": _azure}
 
 
 def _object(text: str | None) -> dict[str, object]:

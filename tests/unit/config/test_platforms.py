@@ -10,7 +10,7 @@ from clusterkit.config.load import builtin_settings, load_settings
 from clusterkit.config.platforms import load_platform, platform_names, rdma_devices_of, recognise
 from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
-from clusterkit.core.dmi import read_dmi
+from clusterkit.core.dmi import CLOUDS, read_dmi
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.estimate.machines.interconnects import NETWORKS
@@ -20,7 +20,10 @@ from clusterkit.launch.render import render
 from clusterkit.preflight.env_lint.lint import lint
 from clusterkit.preflight.env_lint.sources import from_environment
 
-SIGNS = tuple(read_table(data_dir("templates/platforms") / "signs.tsv"))
+SIGNS = tuple(
+    {**row, **dict(zip(("dmi", "says"), CLOUDS[row["cloud"]], strict=True))}
+    for row in read_table(data_dir("templates/platforms") / "signs.tsv")
+)
 EVERY = [
     (name, instance)
     for name in platform_names()
