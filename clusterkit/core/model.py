@@ -402,6 +402,11 @@ class NodeResult:
     """All nodes of the attempt as a hostlist where the scheduler ended it; of nodes that lost each
     other, those of which any may be to blame."""
 
+    @property
+    def found(self) -> str | None:
+        """What the node's own checks found, whenever that was; None where it is healthy."""
+        return self.unfit or self.fault
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:

@@ -118,9 +118,14 @@ def require_slurm(job: PreflightJob) -> None:
         )
 
 
+def in_words(findings: Iterable[Finding]) -> str:
+    """Return findings one after the other, each with its id."""
+    return "; ".join(f"{finding.id} {finding.summary}" for finding in findings)
+
+
 def drain_reason(findings: Iterable[Finding]) -> str:
     """Return what is wrong with a node in one line, as Slurm keeps it with a drained node."""
-    why = "; ".join(f"{finding.id} {finding.summary}" for finding in findings)
+    why = in_words(findings)
     short = textwrap.shorten(why, _REASON, placeholder=" ...", break_on_hyphens=False)
     return f"clusterkit: {short}"
 

@@ -102,9 +102,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    found = result.unfit or result.fault
-    if found is not None and may_requeue(submission, me) and not _is_cancelled(run, me):
-        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(found)}")
+    if result.found and may_requeue(submission, me) and not _is_cancelled(run, me):
+        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(result.found)}")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
@@ -311,7 +310,7 @@ def _found(
 ) -> str | None:
     # Loads a hundred small modules, and only here.
     from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
-    from clusterkit.preflight.text import report_lines  # noqa: PLC0415
+    from clusterkit.preflight.text import in_words, report_lines  # noqa: PLC0415
 
     try:
         report = examine_here(document, me.name, hardware=hardware)
@@ -321,7 +320,7 @@ def _found(
     if not report.bad:
         return None
     _log(run, me, [line for _, line in report_lines(report)], when=when)
-    return "; ".join(f"{finding.id} {finding.summary}" for finding in report.bad)
+    return in_words(report.bad)
 
 
 def _log(run: RunFolder, me: Identity, lines: list[str], *, when: str) -> None:

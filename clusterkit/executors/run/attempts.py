@@ -54,7 +54,7 @@ def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
     alone = Counter(failure.node for failure in lost if failure.among is None)
     shared = Counter(node for f in lost if f.among for node in _listed(f.among))
     return frozenset(
-        {failure.node for failure in failures if failure.unfit or failure.fault}
+        {failure.node for failure in failures if failure.found}
         | {node for node, times in alone.items() if times + shared[node] >= _TWICE}
     )
 

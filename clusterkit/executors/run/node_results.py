@@ -268,7 +268,7 @@ def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
     names = [f"{number}.json" for number in sorted(_failed_attempts(run))]
     found = (result_of(document) for _, document in _read_all(run.failures, names))
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
-    unhealthy = (result for result in reported if result.unfit or result.fault)
+    unhealthy = (result for result in reported if result.found)
     return (*(failure for failure in found if failure is not None), *unhealthy)
 
 

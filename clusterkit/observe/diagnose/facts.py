@@ -129,8 +129,8 @@ def _of_node(result: NodeResult) -> Iterator[Fact]:
         yield _fact("node-reason", result.reason, result)
     if result.lost:
         yield _fact("lost", result.lost, result)
-    if found := result.unfit or result.fault:
-        yield _fact("unfit", found, result)
+    if result.found:
+        yield _fact("unfit", result.found, result)
 
 
 def _fact(key: str, value: object, of: NodeResult | None = None) -> Fact:
