@@ -81,6 +81,7 @@ def document(found: Diagnosis, advice: Advice | None) -> dict[str, Any]:
         "notes": found.notes,
         "files": found.files,
         "bytes": found.bytes,
+        "step": found.step,
     }
 
 
@@ -95,6 +96,7 @@ def _finding(found: Finding) -> dict[str, Any]:
         "do": found.do,
         "node": found.node,
         "rank": found.rank,
+        "hardware": found.hardware,
         "time": None if found.time is None else _moment(found.time).isoformat(),
         "nodes": found.nodes,
         "ranks": found.ranks,

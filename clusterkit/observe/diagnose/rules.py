@@ -126,6 +126,8 @@ class Rule:
     """Whether it is how a process ended that may have failed of what it printed just before."""
     closing: bool = False
     """Whether it counts only among the last lines of a log, where no other rule knows the line."""
+    hardware: bool = False
+    """Whether the hardware of the node that prints it is at fault, and another may do better."""
 
     @model_validator(mode="after")
     def _known_groups(self) -> Rule:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterkit.core import reading
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.observe import throughput
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
     Root,
@@ -21,7 +23,7 @@ from clusterkit.observe.diagnose.evidence import (
     unwrapped,
     words_around,
 )
-from clusterkit.observe.diagnose.hits import Hit, Scanned
+from clusterkit.observe.diagnose.hits import RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
@@ -33,6 +35,10 @@ _TOLD = frozenset({"message", "kind"})
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
+_END = 1 << 16
+"""Bytes at the end of a log in which its last step is looked for."""
+_MOST_ASKED = 8
+"""Logs in which it is: mostly the first rank tells, or all."""
 _STEPS = 2
 """From so many steps after a cause on it is in doubt: one may be printed late."""
 _DOUBT = "But steps stand after it: it may not be what ended the job."
@@ -65,6 +71,8 @@ class Finding:
     """The hook of the engine that has more to say, such as `estimate`."""
     node: str | None
     rank: int | None
+    hardware: bool = False
+    """Whether it ended what ran on the node, and was a fault of the node's hardware."""
     local: str = ""
     """The local rank, where no more is known; empty where not even that is."""
     time: float | None
@@ -97,6 +105,8 @@ class Diagnosis:
     notes: tuple[str, ...]
     files: int
     bytes: int
+    step: int | None = None
+    """The last step that the first log to tell of any tells of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +153,19 @@ def diagnose(
         notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
+        step=next((at for at in map(_last_step, sources[:_MOST_ASKED]) if at is not None), None),
     )
+
+
+def _last_step(source: Source) -> int | None:
+    """Return the last step of the last attempt whose output is in a log; None where it has none."""
+    for raw in reversed(reading.read_end(source.path, _END).splitlines()):
+        text = raw.decode(errors="replace")
+        if RESTART.match(text):
+            return None
+        if (step := throughput.step_of(text)) is not None:
+            return step
+    return None
 
 
 def _doubted(root: Event, finding: Finding) -> Finding:
@@ -157,7 +179,7 @@ def _doubted(root: Event, finding: Finding) -> Finding:
         return finding
     if not root.handled and steps_after(root.hit).get(root.rank, 0) < _STEPS:
         return finding
-    return replace(finding, says=f"{finding.says} {_DOUBT}")
+    return replace(finding, says=f"{finding.says} {_DOUBT}", hardware=False)
 
 
 def _of_first(event: Event, first: Place | None) -> Event:
@@ -243,6 +265,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         advice=rule.advice,
         node=event.node,
         rank=event.rank,
+        hardware=rule.hardware,
         local=hit.local or event.groups.get("local", ""),
         time=event.time if event.timed else None,
         nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),

@@ -99,6 +99,25 @@ def test_one_document_with_all_of_it(tmp_path: Path) -> None:
     assert (document["files"], document["found"]) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("end", "hardware"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", True),
+        ("CUDA error: uncorrectable ECC error encountered\nstep 8\nstep 9\nstep 10\n", False),
+        ("ValueError: no such column\n", False),
+    ],
+)
+def test_the_hardware_is_to_blame_for_what_ended_the_run_alone(
+    tmp_path: Path, end: str, hardware: bool
+) -> None:
+    """And the step is that of the last attempt."""
+    log = tmp_path / "x.log"
+    log.write_text(f"step 900\n--- clusterkit: restart 1 on n1, now\nstep 0\n{end}")
+    document = json.loads(told(log, "--json").stdout)
+    assert document["cause"]["hardware"] is hardware
+    assert document["step"] == (10 if "step" in end else 0)
+
+
 def test_missing_logs_are_told_and_the_kept_words_stand_in(tmp_path: Path) -> None:
     run = job(tmp_path, tail=(MEMORY,))
     run.log(0).write_text("step 6\n")
