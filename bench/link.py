@@ -1,4 +1,4 @@
-"""What `clusterkit bench allreduce` finds on a free link, beside iperf3.
+"""What `clusterkit bench collectives` finds on a free link, beside iperf3.
 
 The link joins two hosts of the practice cluster, and nothing limits it but the processors. Once it
 carries frames of its MTU, as a wire does; once as much at once as a virtual network card hands
@@ -32,7 +32,7 @@ _LINKS: dict[str, Callable[[Lab], AbstractContextManager[object]]] = {
 }
 _SECONDS = 3
 _MEASURE = (
-    *("bench", "allreduce", "--json", "--cluster", "rack", "--backend", "gloo"),
+    *("bench", "collectives", "--json", "--cluster", "rack", "--backend", "gloo"),
     *("--nodes", "2", "--gpus-per-node", "1", "--sizes", "16M:64M", "--iters", "20"),
 )
 
@@ -101,6 +101,6 @@ def _round(lab: Lab, desk: Desk) -> Round:
     before = iperf3(lab, seconds=_SECONDS)
     done = desk.clusterkit(*_MEASURE)
     if done.returncode != 0:
-        raise BenchError(f"clusterkit bench allreduce: {done.stderr.strip()}")
+        raise BenchError(f"clusterkit bench collectives: {done.stderr.strip()}")
     bus_bytes = json.loads(done.stdout)["best"]["all_reduce"]["busbw_gbs"]
     return Round(allreduce=bus_bytes * 8, iperf3=(before + iperf3(lab, seconds=_SECONDS)) / 2)

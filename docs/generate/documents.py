@@ -19,7 +19,7 @@ _JOB = ("--cluster", "local", "--framework", "torchrun", "--nodes", "2", "exampl
 _GPU = ("--gpu", "h100", "--gpus", "32")
 
 COMMANDS: Mapping[str, Sequence[str]] = {
-    "bench allreduce": ("bench", "allreduce", "--from", f"{DATA}/all_reduce_perf.txt"),
+    "bench collectives": ("bench", "collectives", "--from", f"{DATA}/all_reduce_perf.txt"),
     "bench compute": ("bench", "compute", "--from", f"{DATA}/compute.json"),
     "config show": ("config", "show"),
     "diagnose": ("diagnose", f"{DATA}/failed.log"),

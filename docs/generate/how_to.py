@@ -31,7 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "After the launch": (
         "diagnose",
         "top",
-        "bench-allreduce",
+        "bench-collectives",
         "bench-compute",
         "bench-scaling",
         "metrics",

@@ -25,7 +25,7 @@ def commands() -> Mapping[str, Any]:
     for verb in VERBS:
         found[verb] = whole.get_command(None, verb)
         below: Mapping[str, Any] = getattr(found[verb], "commands", {})
-        found |= {f"{verb} {name}": command for name, command in below.items()}
+        found |= {f"{verb} {name}": c for name, c in below.items() if not c.hidden}
     return found
 
 

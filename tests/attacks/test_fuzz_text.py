@@ -54,7 +54,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
         "n2:4",
         "# ",
     ),
-    "bench allreduce --from FILE": (
+    "bench collectives --from FILE": (
         "# nThread 1 nGpus 8",
         "#  size count type redop root time",
         "  8   2   float     sum      -1    20.0    0.00    0.00      0    19.0",

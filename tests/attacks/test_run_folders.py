@@ -39,7 +39,7 @@ READING = {
     "logs as JSON": ["logs", "RUN", "--json", "--tail", "5"],
     "diagnose": ["diagnose", "RUN"],
     "top": ["top", "RUN", "--once"],
-    "bench": ["bench", "allreduce", "--from", "RUN"],
+    "bench": ["bench", "collectives", "--from", "RUN"],
 }
 ACTING = {
     "cancel": ["cancel", "RUN"],

@@ -44,7 +44,7 @@ def test_two_ranks_on_one_gpu_are_refused_or_explained(
 
 
 def test_bench_says_that_one_gpu_has_nobody_to_talk_to(tmp_path: Path) -> None:
-    words = ("bench", "allreduce", "--cluster", "local", "--gpus-per-node", 1)
+    words = ("bench", "collectives", "--cluster", "local", "--gpus-per-node", 1)
     done = clusterkit(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert "--gpus-per-node 2" in done.stderr

@@ -1,4 +1,4 @@
-"""`clusterkit bench allreduce` over links of a known rate, and beside iperf3."""
+"""`clusterkit bench collectives` over links of a known rate, and beside iperf3."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def limited(lab: Lab, mbit: int) -> Iterator[None]:
 def measured(desk: Desk, cluster: str, nodes: int, sizes: str, *words: str) -> dict[str, Any]:
     """Return the document of an all-reduce between nodes of one rank each."""
     done = desk.clusterkit(
-        *("bench", "allreduce", "--json", "--cluster", cluster, "--backend", "gloo"),
+        *("bench", "collectives", "--json", "--cluster", cluster, "--backend", "gloo"),
         *("--nodes", str(nodes), "--gpus-per-node", "1", "--sizes", sizes, "--iters", "5", *words),
     )
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_link_carries_what_iperf3_says(lab: Lab, desk: Desk) -> None:
 def test_nodes_without_torch_are_told(lab: Lab, desk: Desk) -> None:
     bare = "{kind: slurm, partition: gpu, python: /usr/bin/python3, run_dir: runs}"
     desk.write("clusterkit.yaml", f"clusters:\n  bare: {bare}\n")
-    done = desk.clusterkit("bench", "allreduce", "--cluster", "bare", "--nodes", "2")
+    done = desk.clusterkit("bench", "collectives", "--cluster", "bare", "--nodes", "2")
     assert done.returncode in {1, 2}
     assert "torch" in done.stderr
     assert "Traceback" not in done.stderr
@@ -106,7 +106,7 @@ def test_a_client_that_is_struck_at_any_moment_leaves_no_job(
     lab: Lab, desk: Desk, signum: str
 ) -> None:
     ends = []
-    argv = [sys.executable, "-m", "clusterkit", "bench", "allreduce", "--cluster", "lab"]
+    argv = [sys.executable, "-m", "clusterkit", "bench", "collectives", "--cluster", "lab"]
     argv += ["--nodes", "2", "--gpus-per-node", "1", "--backend", "gloo", "--iters", "100000"]
     for number in range(ROUNDS):
         client = lab.popen("head", argv, cwd=desk.folder, env=desk.environment())

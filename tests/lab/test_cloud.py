@@ -163,7 +163,7 @@ KILLED: dict[str, tuple[str, ...]] = {
     "preflight": ("preflight", "--cluster", "mixed"),
     "submit": ("submit", "--cluster", "mixed", *JOB, "hello.py"),
     "top": ("top", "--cluster", "mixed", "--via", "srun", "--interval", "1"),
-    "bench": ("bench", "allreduce", "--cluster", "gpu", "--nodes", "2", "--gpus-per-node", "1"),
+    "bench": ("bench", "collectives", "--cluster", "gpu", "--nodes", "2", "--gpus-per-node", "1"),
     "stacks": ("diagnose", "--stacks"),
 }
 

@@ -366,7 +366,7 @@ def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: 
 
 def test_what_is_measured_between_such_nodes_comes_back(apart: Desk) -> None:
     words = ("--nodes", "2", "--gpus-per-node", "1", "--sizes", "64K:128K", "--iters", "2")
-    done = apart.clusterkit("bench", "allreduce", "-c", "apart", *words, "--json")
+    done = apart.clusterkit("bench", "collectives", "-c", "apart", *words, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert (document["nodes"], document["correct"]) == (["n1", "n2"], True)

@@ -9,6 +9,7 @@ from clusterkit.cli.frame.flags import group
 from clusterkit.cli.frame.job_options import CONTEXT_SETTINGS
 
 app = group("Measure what the nodes of a job reach, and compare it with what is expected.")
-app.command("allreduce")(allreduce)
+app.command("collectives")(allreduce)
+app.command("allreduce", hidden=True)(allreduce)  # its name of old
 app.command("compute")(compute)
 app.command("scaling", context_settings=CONTEXT_SETTINGS)(scaling)

@@ -1,4 +1,4 @@
-"""`clusterkit bench allreduce`: how fast all-reduces are, and whether their results are right."""
+"""`clusterkit bench collectives`: how fast all-reduces are, and whether their results are right."""
 
 from __future__ import annotations
 

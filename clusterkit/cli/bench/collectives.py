@@ -1,4 +1,4 @@
-"""`clusterkit bench allreduce`: what its program is asked, and what is done with its result."""
+"""`clusterkit bench collectives`: what its program is asked, and what is done with its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _measured(written: Mapping[str, Any], _nodes: Sequence[str | None]) -> Resul
 
 
 BENCH = jobs.Bench(
-    verb="bench allreduce",
+    verb="bench collectives",
     program=("collectives/clusterkit_collectives.py", "collectives/clusterkit_collective.py"),
     file=FILE,
     read=_measured,

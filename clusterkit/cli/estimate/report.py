@@ -152,7 +152,7 @@ def assumptions(answer: Answer) -> Sequence[str]:
         lines += wrapped("; ".join(answer.assumed) + ".", "Assumed: ", " " * 9)
     calibration = answer.request.calibration
     if calibration is not None:
-        by = "clusterkit estimate --calibrate, bench allreduce --save"
+        by = "clusterkit estimate --calibrate, bench collectives --save"
         text = f"{calibration.subject} ({by})."
         lines += wrapped(text, "Measured: ", " " * 10)
     return lines

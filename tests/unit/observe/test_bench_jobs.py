@@ -1,4 +1,4 @@
-"""`bench allreduce` and `bench compute` on this machine: jobs of two and three ranks."""
+"""`bench collectives` and `bench compute` on this machine: jobs of two and three ranks."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
     )
     monkeypatch.chdir(tmp_path)
     words = ("--cluster", "here", "--nodes", "2", "--sizes", "64K", "--preflight", "off")
-    monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "allreduce", *words])
+    monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "collectives", *words])
 
     def interrupted(*words: Any, **more: Any) -> None:
         function(*words, **more)

@@ -1,4 +1,4 @@
-"""`clusterkit bench allreduce` where nothing is submitted: what is read, refused and shown."""
+"""`clusterkit bench collectives` where nothing is submitted: what is read, refused and shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
-        return outcome("bench", "allreduce", *args, stdin=stdin)
+        return outcome("bench", "collectives", *args, stdin=stdin)
 
     return run
 
@@ -64,6 +64,14 @@ all-reduce              time     algbw     busbw  GB/s
 the results are right on all ranks
 """
     )
+
+
+def test_the_name_of_old_does_the_same_and_is_not_listed(run: Run) -> None:
+    old = outcome("bench", "allreduce", "--from", "-", stdin=recording(A100))
+    assert old == run("--from", "-", stdin=recording(A100))
+    listed = outcome("bench", "--help")[1]
+    assert " collectives " in listed
+    assert "allreduce" not in listed
 
 
 def test_wrong_results_are_a_failure_whatever_the_bandwidth(run: Run, tmp_path: Path) -> None:
@@ -113,7 +121,7 @@ def test_the_gpu_that_a_result_names_counts(run: Run) -> None:
 
 
 def test_a_run_folder_is_read_as_well(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "bench-allreduce-1"
+    folder = tmp_path / "runs" / "bench-collectives-1"
     (folder / "results").mkdir(parents=True)
     (folder / "results" / FILE).write_text(json.dumps(torch_run()))
     code, out, err = run("--from", str(folder))

@@ -70,7 +70,7 @@ def test_a_run_that_failed_is_told_and_blames_nobody(tmp_path: Path) -> None:
         text[: text.index("  4294967296")] + "n2: Test CUDA failure common.cu:1 'out of memory'\n"
         " .. n2 pid 7: Test failure common.cu:406\n"
     )
-    done = CliRunner().invoke(app, ["bench", "allreduce", "--from", str(tmp_path / "log")])
+    done = CliRunner().invoke(app, ["bench", "collectives", "--from", str(tmp_path / "log")])
     assert done.exit_code == 1
     assert "the run failed\n  n2: out of memory\n" in done.stdout
     assert "do not train" not in done.stdout

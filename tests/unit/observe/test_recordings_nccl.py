@@ -1,4 +1,4 @@
-"""Recordings of nccl-tests through `bench allreduce --from`, with the answers of their index."""
+"""Recordings of nccl-tests through `bench collectives --from`, with the answers of their index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NO_GPU = FRESH + "nccl_oracle_nogpu.txt"
 
 
 def read(name: str, *more: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["bench", "allreduce", "--from", "-", *more], recording(name))
+    done = CliRunner().invoke(app, ["bench", "collectives", "--from", "-", *more], recording(name))
     return done.exit_code, done.output
 
 

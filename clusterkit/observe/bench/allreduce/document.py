@@ -41,7 +41,7 @@ FILE = "collectives.json"
 _SCHEMA = 1
 _MOST_BYTES = 16 << 20
 """A sweep over all sizes on thousands of ranks prints less than a megabyte."""
-_HINT = "all_reduce_perf ... | clusterkit bench allreduce --from -"
+_HINT = "all_reduce_perf ... | clusterkit bench collectives --from -"
 
 
 def _ours(op: Operation) -> Operation:

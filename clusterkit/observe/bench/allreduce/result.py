@@ -64,7 +64,7 @@ class Operation(Enum):
 
 
 MEASURED = (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
-"""Those that `bench allreduce` measures itself, and that `estimate` knows the time of."""
+"""Those that `bench collectives` measures itself, and that `estimate` knows the time of."""
 
 
 def parse_operations(text: str) -> tuple[Operation, ...]:

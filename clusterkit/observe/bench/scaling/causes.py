@@ -217,7 +217,7 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
         if full
         else "slots wait for each other: most likely for gradients on their way",
         evidence=tuple(lines),
-        hint="clusterkit bench allreduce tells what the links do; larger batches, or gradients "
+        hint="clusterkit bench collectives tells what the links do; larger batches, or gradients "
         "accumulated over more of them, send less",
     )
 

@@ -98,7 +98,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
         return None
     backend = "nccl" if job.uses_gpus else "gloo"
     neighbours = ",".join(f"{k}-{k + 1}" for k in range(0, count - 1, 2))
-    # The program that `clusterkit bench allreduce` measures with, too.
+    # The program that `clusterkit bench collectives` measures with, too.
     collective = read_template(f"programs/collectives/{_COLLECTIVE}.py")
     arguments = (
         bundled(read_program("allreduce_rank"), {_COLLECTIVE: collective}),
