@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Raises:
         pytest.UsageError: one of them is not there, where all tests of its file are.
     """
-    rows = read_table(Path(__file__).with_name("smoke.tsv"))
+    rows = read_table(__file__, "smoke.tsv")
     smoke = {f"tests/lab/{row['test']}" for row in rows}
     for item in items:
         if item.nodeid in smoke:

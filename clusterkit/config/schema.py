@@ -8,7 +8,6 @@ reference page and `clusterkit explain KEY` are made from it. Defaults are those
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, Field, create_model
@@ -37,7 +36,7 @@ def _key(kind: Any, description: str, example: str, kinds: str = "all") -> Any:
 
 _KEYS = {
     row["key"]: _key(getattr(fields, row["type"]), row["meaning"], row["example"], row["kinds"])
-    for row in read_table(Path(__file__).with_name("keys.tsv"))
+    for row in read_table(__file__, "keys.tsv")
 }
 
 ClusterModel: Any = create_model(

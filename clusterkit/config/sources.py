@@ -91,7 +91,7 @@ def variable(key: str) -> str:
 
 def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[Problem, ...]:
     """Return one problem for each `CLUSTERKIT_*` variable that nothing reads."""
-    others = read_table(Path(__file__).with_name("variables.tsv"))
+    others = read_table(__file__, "variables.tsv")
     names = (*keys, *(name for row in others for name in row["names"].split()))
     known = {variable(name) for name in names}
     # The common prefix would make every name look close.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,7 +16,7 @@ from clusterkit.core.errors import Problem, choices_hint, did_you_mean
 Model = TypeVar("Model", bound=BaseModel)
 
 _CHOICES = frozenset({"enum", "literal_error"})
-_TYPES = tuple(read_table(Path(__file__).with_name("complaints.tsv")))
+_TYPES = tuple(read_table(__file__, "complaints.tsv"))
 
 _ROUNDS = 3
 """Validators that stop at their first complaint may leave another for the next round."""

@@ -44,24 +44,28 @@ def read_snippet(name: str, **marks: str) -> str:
     return re.sub(r"@([A-Z]+)@", lambda mark: marks[mark[1].lower()], text)
 
 
-def read_table(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of tab-separated values; the first names columns, `#` begins a note."""
+def read_table(file: str | Path, beside: str | None = None) -> Iterator[dict[str, str]]:
+    """Yield the rows of tab-separated values; the first names columns, `#` begins a note.
+
+    They are those of a file, or of the one called `beside` in its folder.
+    """
+    path = Path(file) if beside is None else Path(file).with_name(beside)
     text = path.read_text(encoding="utf-8")
     head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
     names = head.split("\t")
     yield from (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
 
 
-def read_problem(path: Path, name: str, /, *values: object, **more: object) -> Problem:
+def read_problem(file: str, table: str, name: str, /, *values: object, **more: object) -> Problem:
     """Return a problem of a table by its id, with values in its message, its hint and its key."""
-    row = _problems(path)[name]
+    row = _problems(file, table)[name]
     texts = {part: row.get(part, "").format(*values, **more) for part in ("message", "hint", "key")}
     return Problem(message=texts["message"], hint=texts["hint"] or None, key=texts["key"] or None)
 
 
 @cache
-def _problems(path: Path) -> Mapping[str, Mapping[str, str]]:
-    return {row["id"]: row for row in read_table(path)}
+def _problems(file: str, table: str) -> Mapping[str, Mapping[str, str]]:
+    return {row["id"]: row for row in read_table(file, table)}
 
 
 def framework_files(framework: str, *names: str) -> dict[str, str]:

@@ -4,10 +4,8 @@ Pure: nothing here runs a command or asks a GPU, and torch is imported by nobody
 formulas with their sources: docs/estimate.md.
 """
 
-from pathlib import Path
-
 from clusterkit.core.data import read_table
 
-_ROWS = read_table(Path(__file__).with_name("facts.tsv"))
+_ROWS = read_table(__file__, "facts.tsv")
 FACTS = {row["name"]: float(row["value"]) for row in _ROWS}
 """Figures that estimates rest on: `facts.tsv` says of each what it is, and where it is from."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd, lcm
-from pathlib import Path
 
 from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem
@@ -68,7 +67,7 @@ def absurd(name: str, number: int) -> Problem | None:
     return None
 
 
-_problem = partial(read_problem, Path(__file__).with_name("refusals.tsv"))
+_problem = partial(read_problem, __file__, "refusals.tsv")
 
 
 def _those(cases: Mapping[str, bool], setup: Setup, **more: object) -> Iterator[Problem]:

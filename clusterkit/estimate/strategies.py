@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from clusterkit.core.data import read_table
@@ -73,7 +72,7 @@ def _read_row(row: Mapping[str, str]) -> Strategy:
     )
 
 
-_ROWS = tuple(read_table(Path(__file__).with_name("strategies.tsv")))
+_ROWS = tuple(read_table(__file__, "strategies.tsv"))
 STRATEGIES = tuple(map(_read_row, _ROWS))
 """Simplest first, as far as they can be compared."""
 

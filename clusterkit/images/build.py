@@ -33,7 +33,7 @@ _PUSH_S = 7200.0
 
 _HINTS = tuple(
     (re.compile(row["pattern"], re.IGNORECASE), row["hint"])
-    for row in read_table(Path(__file__).with_name("build_errors.tsv"))
+    for row in read_table(__file__, "build_errors.tsv")
 )
 _METADATA = re.compile(r"\[(\S+ )?internal\] load metadata for (?P<image>\S+)")
 

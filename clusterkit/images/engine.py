@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from clusterkit.core.commands import MISSING, Answer, run_command
@@ -15,7 +14,7 @@ from clusterkit.core.errors import Problem, UserError
 
 _KNOWN = tuple(
     (re.compile(row["pattern"]), Problem(message=row["message"], hint=row["hint"]))
-    for row in read_table(Path(__file__).with_name("docker_errors.tsv"))
+    for row in read_table(__file__, "docker_errors.tsv")
 )
 _PREFIX = re.compile(r"^(Error( response from daemon)?|docker): ", re.IGNORECASE)
 

@@ -185,7 +185,7 @@ def explain(variant: Variant, seen: Seen) -> Problem | None:
     cases = {"not-built": built_for is None, **cases}
     case = next((name for name, so in cases.items() if so), str(variant))
     messages = "; ".join(seen.messages) or "torch sees no GPU and does not say why"
-    rows = {row["id"]: row for row in read_table(Path(__file__).with_name("health.tsv"))}
+    rows = {row["id"]: row for row in read_table(__file__, "health.tsv")}
     message, hint = (
         rows[case][text].format(
             seen, variant=variant, messages=messages, driver=driver, needed=needed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from clusterkit.config.units import parse_time_limit
 from clusterkit.core.data import read_table
@@ -21,7 +20,7 @@ of a limit that is short."""
 _NOTICE_BELOW_S = 65536
 """sbatch(1) reads no more than 65535 seconds in `--signal`."""
 
-_TABLE = tuple(read_table(Path(__file__).with_name("sbatch_options.tsv")))
+_TABLE = tuple(read_table(__file__, "sbatch_options.tsv"))
 OURS = frozenset(row["option"] for row in _TABLE if row["written"])
 """Options that `sbatch_directives` writes by itself; any other was asked for by name."""
 _INSTEAD = {row["option"]: row["instead"] for row in _TABLE if row["instead"]}

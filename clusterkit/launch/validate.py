@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.core.data import read_problem
@@ -18,7 +17,7 @@ from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.options import JobSpec
 
-problem = partial(read_problem, Path(__file__).with_name("refusals.tsv"))
+problem = partial(read_problem, __file__, "refusals.tsv")
 """Return a problem of `refusals.tsv` by its id, where `{0}` is the job and `{1}` its cluster."""
 
 _MOST_SLOTS = 9999

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 
@@ -41,7 +40,7 @@ def _published(row: Mapping[str, str]) -> Published:
     )
 
 
-_ROWS = tuple(read_table(Path(__file__).with_suffix(".tsv")))
+_ROWS = tuple(read_table(__file__, "expected_busbw.tsv"))
 _ALL = tuple(map(_published, _ROWS))
 _USUAL = tuple(one for one, row in zip(_ALL, _ROWS, strict=True) if row["usual"] == "yes")
 ONE_NODE = tuple(one for one in _USUAL if one.nodes == 1)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit.core.commands import MISSING, TIMED_OUT, run_command
 from clusterkit.core.data import read_table
@@ -42,7 +41,7 @@ def _states(*groups: str) -> dict[str, str]:
     return {row["state"]: row["meaning"] for row in _STATES if row["group"] in groups}
 
 
-_STATES = tuple(read_table(Path(__file__).with_name("node_states.tsv")))
+_STATES = tuple(read_table(__file__, "node_states.tsv"))
 _SYMBOLS = {row["symbol"]: row["state"] for row in _STATES if row["symbol"]}
 SOON = _states("soon")
 """States of a node that is up for as long as a job has it, and not for another job."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.text import wrapped
@@ -25,7 +24,7 @@ class Topic:
 
 def texts(listed: str) -> Mapping[str, str]:
     """Return what `texts.tsv` tells of each word of a list, by the word."""
-    rows = read_table(Path(__file__).with_name("texts.tsv"))
+    rows = read_table(__file__, "texts.tsv")
     return {row["name"]: row["text"] for row in rows if row["list"] == listed}
 
 

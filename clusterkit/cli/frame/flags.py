@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,9 +52,8 @@ def explained(verb: Verb) -> Verb:
 
     A row may be for several verbs. Parameters of which there is no row are left as they are.
     """
-    table = Path(inspect.getfile(verb)).with_name("flags.tsv")
-    named = (row for row in read_table(table) if verb.__name__ in row["verb"].split(","))
-    rows = {row["name"]: row for row in named}
+    table = read_table(inspect.getfile(verb), "flags.tsv")
+    rows = {row["name"]: row for row in table if verb.__name__ in row["verb"].split(",")}
     own = inspect.signature(verb, eval_str=True).parameters.values()
     parameters = [_shown(p, rows[p.name]) if p.name in rows else p for p in own]
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

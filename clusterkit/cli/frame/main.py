@@ -28,7 +28,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.version import __version__
 
-_TABLE = read_table(Path(__file__).with_name("verbs.tsv"))
+_TABLE = read_table(__file__, "verbs.tsv")
 VERBS = {row["verb"]: row["module"] for row in _TABLE}
 """Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from typer.exceptions import TyperException
@@ -102,7 +101,7 @@ _DECIDES = {"--island": "layout", "--micro-batch": "training"}
 @cache
 def _instead(asks: str) -> Mapping[str, tuple[str, str]]:
     """Return what to type instead of each flag, its value in capitals, and a remark."""
-    rows = read_table(Path(__file__).with_name("foreign_flags.tsv"))
+    rows = read_table(__file__, "foreign_flags.tsv")
     found = {}
     for row in rows:
         if row["asks"] == asks:

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint
@@ -54,7 +53,7 @@ class Format(StrEnum):
         return what in _FORMATS[self]["says"].split()
 
 
-_FORMATS = {row["format"]: row for row in read_table(Path(__file__).with_name("formats.tsv"))}
+_FORMATS = {row["format"]: row for row in read_table(__file__, "formats.tsv")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +158,7 @@ _WORD = re.compile(r"([^\s=]+)(\s*)=(\s*)([^\s=]*)|(\S+)")
 _NUMBER = re.compile(r"([0-9]{1,9})(.*)", re.DOTALL)
 
 KEYS: Mapping[str, tuple[str, Mark]] = {
-    row["key"]: (row["field"], Mark[row["mark"]])
-    for row in read_table(Path(__file__).with_name("keys.tsv"))
+    row["key"]: (row["field"], Mark[row["mark"]]) for row in read_table(__file__, "keys.tsv")
 }
 """Every key that some tool knows: the field it sets, and the mark it leaves."""
 _MOST = {"slots": MAX_SLOTS, "max_slots": MAX_SLOTS, "port": 65_535}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError
@@ -25,7 +24,7 @@ _HYDRA_ONLY = {Mark.HYDRA_USER, Mark.BINDING}
 
 _HAZARDS: Mapping[tuple[Format, Mark], tuple[str, str]] = {
     (Format(row["format"]), Mark[row["mark"]]): (row["message"], row["hint"])
-    for row in read_table(Path(__file__).with_name("hazards.tsv"))
+    for row in read_table(__file__, "hazards.tsv")
 }
 _BINDING = ("binding= is Hydra's own and is not kept", None)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from clusterkit.core.data import read_table
@@ -156,7 +155,7 @@ def _read_row(row: Mapping[str, str]) -> Gpu:
 
 @cache
 def _rows(table: str) -> tuple[Mapping[str, str], ...]:
-    return tuple(read_table(Path(__file__).with_name(f"{table}.tsv")))
+    return tuple(read_table(__file__, f"{table}.tsv"))
 
 
 @cache

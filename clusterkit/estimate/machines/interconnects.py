@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
@@ -52,7 +51,7 @@ def _read_row(row: Mapping[str, str]) -> Network:
     )
 
 
-_ROWS = tuple(read_table(Path(__file__).with_name("networks.tsv")))
+_ROWS = tuple(read_table(__file__, "networks.tsv"))
 NETWORKS: Mapping[str, Network] = {row["name"]: _read_row(row) for row in _ROWS}
 _SHORT = {word: row["name"] for row in _ROWS for word in row["aliases"].split() if word != "-"}
 _SENSIBLE = {"gbit": (0.1, 100_000), "nics": (1, 256)}

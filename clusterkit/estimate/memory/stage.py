@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.estimate import FACTS
@@ -18,7 +17,7 @@ from clusterkit.estimate.memory.states import Stage, frozen_bytes, frozen_width,
 from clusterkit.estimate.results import Kind, Term
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Sharding
 
-_TERMS = {row["name"]: row for row in read_table(Path(__file__).with_name("terms.tsv"))}
+_TERMS = {row["name"]: row for row in read_table(__file__, "terms.tsv")}
 LOGITS = "logits"
 _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _HALF = 2

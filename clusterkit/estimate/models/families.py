@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from clusterkit.core.data import read_table
@@ -20,10 +19,7 @@ LARGEST = 10**8
 """No width, count or vocabulary is larger: the file means something else, then."""
 MOST_LAYERS = 10**4
 
-_OTHERS = {
-    row["key"]: row["others"].split()
-    for row in read_table(Path(__file__).with_name("config_keys.tsv"))
-}
+_OTHERS = {row["key"]: row["others"].split() for row in read_table(__file__, "config_keys.tsv")}
 
 
 def names_of(key: str) -> tuple[str, ...]:
@@ -143,8 +139,7 @@ class Family:
     """What transformers takes where the configuration does not say it."""
 
 
-_HERE = Path(__file__).parent
-_ROWS = {row["type"]: row for row in read_table(_HERE / "families.tsv")}
+_ROWS = {row["type"]: row for row in read_table(__file__, "families.tsv")}
 FAMILIES = frozenset(_ROWS)
 
 
@@ -168,7 +163,8 @@ def _pairs(cell: str) -> Iterator[tuple[str, str]]:
 def completed(shape: ModelShape, model_type: str, config: Config) -> ModelShape:
     """Return `shape` with what is special to its type, by `formulas.tsv`."""
     shape = replace(shape, other_block_params=_own_biases(shape, config))
-    rows = [row for row in read_table(_HERE / "formulas.tsv") if model_type in row["types"].split()]
+    table = read_table(__file__, "formulas.tsv")
+    rows = [row for row in table if model_type in row["types"].split()]
     if not rows:
         return shape
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - few types need it

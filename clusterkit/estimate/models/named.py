@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from clusterkit.core.data import read_table
@@ -28,8 +27,7 @@ _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt
 _SMALLEST, _LARGEST = 10**7, 10**13
 
 _LLAMAS = tuple(
-    (int(row["hidden"]), int(row["blocks"]))
-    for row in read_table(Path(__file__).with_name("llamas.tsv"))
+    (int(row["hidden"]), int(row["blocks"])) for row in read_table(__file__, "llamas.tsv")
 )
 _STEPS = ((2048, 128, 2), (8192, 512, 4), (65536 + 1, 1024, 4))
 """Below which width it goes in which steps, and the number of blocks in which: so that both can be
@@ -157,7 +155,7 @@ def _size(text: str) -> int:
 def _presets() -> Mapping[str, tuple[Mapping[str, Any], int | None]]:
     """Return the configuration of each model by its name, and its parameters as published."""
     presets = {}
-    for row in read_table(Path(__file__).with_name("named.tsv")):
+    for row in read_table(__file__, "named.tsv"):
         name, published, model_type = row.pop("name"), row.pop("published"), row.pop("model_type")
         others = dict(cell.split("=", 1) for cell in row.pop("others").split())
         config = {key: json.loads(value) for key, value in (row | others).items()}

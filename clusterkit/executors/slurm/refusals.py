@@ -17,7 +17,7 @@ from clusterkit.launch.sbatch_options import OURS
 
 _HINTS = tuple(
     (re.compile(row["pattern"], re.IGNORECASE), row["hint"])
-    for row in read_table(Path(__file__).with_name("refusal_hints.tsv"))
+    for row in read_table(__file__, "refusal_hints.tsv")
 )
 
 

@@ -143,7 +143,7 @@ def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if plan.framework in WORDS["by-rank"] and plan.processes > 1:
         yield from alone(script, plan)
-        for kind in read_table(Path(__file__).with_name("kinds.tsv")):
+        for kind in read_table(__file__, "kinds.tsv"):
             frameworks = kind["frameworks"].split()
             use = _first(script, *kind["uses"].split())
             if use is None or plan.framework in frameworks or _knows_more(kind, script, use, plan):

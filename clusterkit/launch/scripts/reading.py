@@ -16,10 +16,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem
 from clusterkit.core.model import LaunchPlan
 
-WORDS = {
-    row["set"]: frozenset(row["words"].split())
-    for row in read_table(Path(__file__).with_name("words.tsv"))
-}
+WORDS = {row["set"]: frozenset(row["words"].split()) for row in read_table(__file__, "words.tsv")}
 _MOST_BYTES = 1 << 20
 _LEAVES = (ast.Return, ast.Break, ast.Continue)
 _MOVES = frozenset({"cuda", "to"})

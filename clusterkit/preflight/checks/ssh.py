@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 
 from clusterkit.core.data import read_table
@@ -16,7 +15,7 @@ from clusterkit.preflight.probes.net import ssh_peer
 from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
 
-_ROWS = tuple(read_table(Path(__file__).with_suffix(".tsv")))
+_ROWS = tuple(read_table(__file__, "ssh.tsv"))
 _UNREACHED = {row["case"]: row for row in _ROWS if row["check"] == "SSH001"}
 _LOGIN_FAILURES = tuple(row for row in _ROWS if row["check"] == "SSH004")
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations_with_replacement, islice
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
@@ -23,7 +22,7 @@ _MOST_RUNS = 64
 
 _MEANT = {
     (row["rule"], row["name"], row["trait"]): Verdict(row["verdict"])
-    for row in read_table(Path(__file__).with_name("meant.tsv"))
+    for row in read_table(__file__, "meant.tsv")
 }
 _DEAD = frozenset({Kind.REMOVED, Kind.TYPO, Kind.TORCH_RENAMED})
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 
@@ -123,7 +122,7 @@ def _prefix_fixed(name: str) -> str | None:
 
 @cache
 def _table() -> Mapping[str, Variable]:
-    rows = read_table(Path(__file__).with_name("variables.tsv"))
+    rows = read_table(__file__, "variables.tsv")
     return {row["name"]: Variable(**{**row, "kind": Kind(row["kind"])}) for row in rows}  # type: ignore[arg-type]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
@@ -17,7 +16,7 @@ from clusterkit.transport.probe import Output, Unparsed
 
 _HEADER = ["PARTITION", "AVAIL", "TIMELIMIT", "NODES", "STATE", "NODELIST"]
 
-_LONG = {row["compact"]: row["long"] for row in read_table(Path(__file__).with_suffix(".tsv"))}
+_LONG = {row["compact"]: row["long"] for row in read_table(__file__, "sinfo.tsv")}
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
 
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from clusterkit.core.data import read_snippet, read_table
 from clusterkit.preflight.probes.gpu.nvidia import nvidia
@@ -187,7 +186,7 @@ NVLINK5 = range(144, 151)
 
 _ROWS = {
     code: row
-    for row in read_table(Path(__file__).with_name("xids.tsv"))
+    for row in read_table(__file__, "xids.tsv")
     for first, _, last in (part.partition("-") for part in row["codes"].split(","))
     for code in range(int(first), int(last or first) + 1)
 }

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 
 from clusterkit.core.data import read_snippet, read_table
@@ -27,9 +26,7 @@ SLOWDOWN_TLIMIT = "slowdown_tlimit"
 _MARK = "NVSMI LOG"
 # A literal beginning is found ten times as fast as `^` with MULTILINE.
 _GPU = re.compile(r"\nGPU (.*)")
-_PATHS = {
-    row["path"]: row["column"] for row in read_table(Path(__file__).with_name("nvidia_query.tsv"))
-}
+_PATHS = {row["path"]: row["column"] for row in read_table(__file__, "nvidia_query.tsv")}
 # nvml.h, nvmlClocksEventReason*
 _REASONS = {
     "Idle": 0x1,

@@ -10,15 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from clusterkit.core.data import read_snippet, read_table
 from clusterkit.core.untrusted import real, whole
 from clusterkit.transport.probe import Probe, Unparsed
 
 _STATES = {
-    (row["which"], row["written"]): row["state"]
-    for row in read_table(Path(__file__).with_name("port_states.tsv"))
+    (row["which"], row["written"]): row["state"] for row in read_table(__file__, "port_states.tsv")
 }
 _RATE = re.compile(
     r"(\d{1,5}(?:\.\d)?)(?: Gb(?:/sec|ps))?(?: \(\s*(\d{1,2})X(?: ([A-Z0-9]{1,8}))?\))?"
