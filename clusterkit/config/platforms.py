@@ -99,16 +99,28 @@ def platform_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in data_dir(_FOLDER).glob("*.yaml")))
 
 
+def instance_of(platform: str, instance_type: str | None) -> Any:
+    """Return an `InstanceModel` of a platform; an empty one where it is not known."""
+    if instance_type is None or platform in {"", AUTO, NO_PLATFORM}:
+        return InstanceModel()
+    try:
+        return load_platform(platform).instances.get(instance_type) or InstanceModel()
+    except UserError:  # a file that others may write, say, of which the configuration was judged
+        return InstanceModel()
+
+
 def rdma_devices_of(cluster: ClusterSpec) -> int | None:
     """Return how many RDMA devices a node of a cluster has by its instance type; None: unknown."""
-    if cluster.instance_type is None or cluster.platform in {AUTO, NO_PLATFORM}:
-        return None
-    try:
-        instances = load_platform(cluster.platform).instances
-    except UserError:  # a file that others may write, say, of which the configuration was judged
-        return None
-    found: int | None = getattr(instances.get(cluster.instance_type), "devices", None)
+    found: int | None = instance_of(cluster.platform, cluster.instance_type).devices
     return found
+
+
+def fabric_of(instance: Any) -> str:
+    """Return in words what joins the nodes of an `InstanceModel`; nothing where it does not say."""
+    speed = f" of {instance.gbit} Gbit/s" if instance.gbit else ""
+    if instance.devices:
+        return f"{instance.devices} RDMA devices{speed}"
+    return f"{instance.nics} network cards{speed}" if instance.nics else ""
 
 
 def is_file_name(text: str) -> bool:

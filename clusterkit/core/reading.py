@@ -66,6 +66,15 @@ def read_bytes(path: Path, *, most: int = LARGEST_DOCUMENT, own: bool = False) -
     return data
 
 
+def read_start(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of the regular file `path`; nothing where it cannot be read."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            return stream.read(most)
+    except OSError:
+        return b""
+
+
 def read_end(path: Path, most: int) -> bytes:
     """Return the last `most` bytes of the regular file `path`; nothing where it cannot be read."""
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterkit.cli.explain.reference import spell
 from clusterkit.cli.explain.topic import Topic, filled, first_sentence, paragraphs, table
-from clusterkit.config.platforms import Platform, load_platform, platform_names
+from clusterkit.config.platforms import Platform, fabric_of, load_platform, platform_names
 
 
 def listed() -> str:
@@ -63,8 +63,5 @@ def _values(given: Any) -> Iterator[tuple[str, str]]:
 def _facts(instance: Any) -> Iterator[str]:
     if instance.gpus:
         yield f"{instance.gpus} {instance.gpu or 'GPUs'}"
-    speed = f" of {instance.gbit} Gbit/s" if instance.gbit else ""
-    if instance.devices:
-        yield f"{instance.devices} RDMA devices{speed}"
-    if instance.nics:
-        yield f"{instance.nics} network cards{speed}"
+    if fabric := fabric_of(instance):
+        yield fabric

@@ -27,6 +27,7 @@ from clusterkit.jobs.document import batch_output, logs_document, name_of
 from clusterkit.jobs.logs import follow as follow_output
 from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.observe.nccl_network import NcclLog
 
 
 @explained
@@ -86,7 +87,8 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
             console.note(f"{name_of(job)} {state_text(job)}")
 
     try:
-        _print(_shown(run, follow_output(run, node, tail=tail, changed=changed)))
+        pieces = follow_output(run, node, tail=tail, changed=changed)
+        _print(_shown(run, _watching_network(run, pieces)))
         job = load_job(run)
     except KeyboardInterrupt:
         name = name_of(load_job(run))
@@ -100,6 +102,18 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")
     return exit_code_of(job)
+
+
+def _watching_network(run: RunFolder, pieces: Iterator[str]) -> Iterator[str]:
+    """Yield the output, and warn once where NCCL says in it that it goes over TCP for nothing."""
+    log = NcclLog()
+    for piece in pieces:
+        yield piece
+        if not log.told:
+            log.take(piece)
+            network = log.network(run)
+            if network is not None and network.warning:
+                console.warn(network.warning)
 
 
 def _shown(run: RunFolder, pieces: Iterator[str]) -> Iterator[str]:

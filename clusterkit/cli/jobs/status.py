@@ -34,6 +34,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
+from clusterkit.observe import nccl_network
 from clusterkit.observe import prometheus as metrics
 
 
@@ -66,7 +67,8 @@ def status(
     found = load_job(run_named(job))
     note_owner(found.run)
     if json:
-        console.json_document(full_document_of(found))
+        network = nccl_network.document_of(nccl_network.network_of(found.run))
+        console.json_document({**full_document_of(found), "nccl_network": network})
     else:
         _describe(found)
     if found.status.state not in UNDER_WAY:
@@ -179,11 +181,16 @@ def _describe(job: Job) -> None:
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
+    network = nccl_network.network_of(job.run)
     console.say(*last_words(job), *trained_alone(job))
+    if network is not None and network.warning:
+        console.say(f"warning: {network.warning}")
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     if submission.array is not None:
         console.say(f"  array      {submission.array}/{submission.index}")
     console.say(f"  cluster    {submission.cluster}")
+    if network is not None:
+        console.say(f"  network    {network}")
     console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}")
     console.say(f"  folder     {job.run.path}")
     attempts = node_results.read_attempts(job.run)

@@ -24,6 +24,7 @@ from clusterkit.observe.diagnose.flight_dump import looks_like_dump
 from clusterkit.observe.diagnose.flight_recorder import Recorded, read_recorders
 from clusterkit.observe.diagnose.rules import Rule
 from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
+from clusterkit.observe.nccl_network import network_of
 
 _SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
 _ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
@@ -55,6 +56,9 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
         except RemoteError as error:  # what is here may tell enough
             notes = (f"what the nodes printed last could not be fetched: {error.message}",)
     found = diagnose_job(load_job(run), rules)
+    network = network_of(run)
+    if network is not None and network.warning:
+        notes = (*notes, network.warning)
     known = found.diagnosis
     return replace(found, diagnosis=replace(known, notes=(*notes, *known.notes)))
 

@@ -9,6 +9,8 @@ from typing import Any
 from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState
+from clusterkit.observe import nccl_network
+from clusterkit.observe.nccl_network import Network
 from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.vitals.host import Process
 from clusterkit.observe.vitals.sample import (
@@ -61,6 +63,8 @@ class JobNow:
     """Of the whole job; None where that is not known, as of an elastic job."""
     history: tuple[float, ...] = ()
     """Rates that the log has told so far, the latest last."""
+    network: Network | None = None
+    """What NCCL goes over, as soon as the first node's log tells it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,9 @@ def warnings_of(snapshot: Snapshot) -> tuple[NodeWarning, ...]:
     for node in snapshot.nodes:
         for key in _warnings(node):
             by_message.setdefault(key, []).append(node.name)
+    network = snapshot.job.network if snapshot.job is not None else None
+    if network is not None and network.warning and snapshot.nodes:
+        by_message[Verdict.WARN, network.warning] = [snapshot.nodes[0].name]
     found = [
         NodeWarning(verdict=verdict, nodes=tuple(nodes), text=text)
         for (verdict, text), nodes in by_message.items()
@@ -183,6 +190,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
             "name": job.name,
             "state": job.state,
             "throughput": job.speed and {**asdict(job.speed), "node_rank": job.speed_of},
+            "nccl_network": nccl_network.document_of(job.network),
         },
         "nodes": [_node_row(snapshot, node) for node in snapshot.nodes],
         "unasked": snapshot.unasked,

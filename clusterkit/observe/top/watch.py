@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError
+from clusterkit.core.reading import size_of
 from clusterkit.core.records import count_of
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
 from clusterkit.jobs.watch import Watch
+from clusterkit.observe.nccl_network import HEAD, Network, network_of
 from clusterkit.observe.throughput import Throughput, read
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
 from clusterkit.observe.top.targets import Part, Subject
@@ -187,6 +189,8 @@ class Training:
         self._throughputs: dict[int, Throughput] = {}
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._slots = _slots(run)
+        self._network: Network | None = None
+        self._size = 0
 
     @property
     def over(self) -> bool:
@@ -204,6 +208,7 @@ class Training:
             found = latest(self._readers[rank])
             if found is not None:
                 self._throughputs[rank] = found
+        self._look_for_network(run)
         first = min(self._throughputs) if self._throughputs else None
         speed = self._throughputs[first] if first is not None else None
         if speed is not None and (not self._history or self._history[-1] != speed.rate):
@@ -217,7 +222,17 @@ class Training:
             speed_of=first,
             slots=self._slots,
             history=tuple(self._history),
+            network=self._network,
         )
+
+    def _look_for_network(self, run: RunFolder) -> None:
+        """Read the first node's log again, as long as it is short and has not told all."""
+        size = size_of(run.log(0))
+        known = self._network is not None and self._network.gpudirect is not None
+        if not known and size != self._size:
+            if self._size < HEAD:
+                self._network = network_of(run)
+            self._size = size
 
 
 def _slots(run: RunFolder) -> int | None:
