@@ -87,16 +87,35 @@ def _outlive(_number: int, _frame: object) -> None:
     """Do nothing about a signal."""
 
 
+_LAB = "tests/lab/"
+_CLUSTERS = 3
+"""As many as two cores take; with more, jobs wait for processors, and miss times."""
+
+
 class ByFileOrTest(LoadScopeScheduling):
     """Hand each process that is free the next file of the practice cluster, then single tests.
 
-    Files with many tests go first. Each process has a cluster of its own: three are as many as two
-    cores take, and with more, jobs wait for processors, and miss times. (The groups of xdist 3.8 do
-    not work with pytest 9.)
+    Files with many tests go first. Three processes have a cluster each; others use the processors
+    meanwhile. (The groups of xdist 3.8 do not work with pytest 9.)
     """
 
+    _sorted = False
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not self._sorted:
+            for scope in reversed([name for name in self.workqueue if name.startswith(_LAB)]):
+                self.workqueue.move_to_end(scope, last=False)
+            self._sorted = True
+        if int(node.gateway.id.removeprefix("gw")) >= _CLUSTERS:
+            scope = next((name for name in self.workqueue if not name.startswith(_LAB)), None)
+            if scope is None:
+                node.shutdown()
+                return
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith("tests/lab/"):
+        if nodeid.startswith(_LAB):
             return nodeid.partition("::")[0]
         found = (scope for scope, files in TOGETHER.items() if files.match(nodeid))
         return next(found, nodeid)
