@@ -11,6 +11,8 @@ from clusterkit.cli.bench.allreduce import JOB
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
+from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core.model import JobState
 
 if TYPE_CHECKING:
     from clusterkit.observe.bench.compute.document import Result
@@ -36,8 +38,6 @@ def compute(
     from clusterkit.cli.bench import job as jobs
     from clusterkit.cli.bench.compute_report import compute_lines
     from clusterkit.cli.frame.job_args import exit_code_of
-    from clusterkit.cli.frame.main import EXIT_FINDINGS
-    from clusterkit.core.model import JobState
     from clusterkit.jobs.document import full_document_of
     from clusterkit.observe.bench.compute import answer, document
 

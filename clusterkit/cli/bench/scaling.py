@@ -18,10 +18,11 @@ from clusterkit.cli.frame.main import (
     EXIT_INTERRUPTED,
     error_document,
 )
+from clusterkit.core import files
+from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.launch.options import job_options
 
 if TYPE_CHECKING:
-    from clusterkit.core.errors import ClusterkitError, UserError
     from clusterkit.estimate.machines.interconnects import Network
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
@@ -94,8 +95,6 @@ def scaling(
 
 def _check_places(plot: Path | None, html: Path | None) -> None:
     """Refuse what could not be written after all the runs."""
-    from clusterkit.core import files
-
     if plot is not None:
         from clusterkit.core.html import require_drawing
 
@@ -109,7 +108,6 @@ def _run(
 ) -> tuple[Scaling, ClusterkitError | None, bool]:
     """Return what was measured, also where that came to an end of its own."""
     from clusterkit.cli.jobs.submit_output import listening
-    from clusterkit.core.errors import ClusterkitError
     from clusterkit.observe.bench.scaling.measure import measure
     from clusterkit.observe.bench.scaling.result import Scaling, in_words
 
@@ -185,8 +183,6 @@ def _write(
     found: Scaling, causes: Causes, *, plot: Path | None, html: Path | None
 ) -> list[UserError]:
     """Write each file that can be written; return why others cannot."""
-    from clusterkit.core import files
-    from clusterkit.core.errors import UserError
     from clusterkit.observe.bench.scaling.page import draw, page
 
     refused = []

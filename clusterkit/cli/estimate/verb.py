@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,8 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core import files
+from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
 from clusterkit.launch.options import rows_of
@@ -76,11 +81,6 @@ def estimate(
 
 def _shipped_module(package: str, name: str) -> Any:
     """Return a module of `bench/`, which a wheel has among its data: few need it, and rarely."""
-    import importlib.util
-    import sys
-
-    from clusterkit.core.data import data_dir
-
     folder, alias = data_dir("bench") / package, f"clusterkit_bench_{package}"
     places = [str(folder)]
     start = importlib.util.spec_from_file_location(
@@ -117,7 +117,6 @@ def _launch(answer: Answer, place: Path | None, cluster: str | None) -> Launch |
     chosen = answer.chosen
     if chosen is None:
         return None
-    from clusterkit.core import files
     from clusterkit.estimate.advice.launch import FILES, SUBMIT, launch_of
 
     folder = place or Path(f"launch-{chosen.name.replace('+', '-')}")
@@ -137,8 +136,6 @@ def _launch(answer: Answer, place: Path | None, cluster: str | None) -> Launch |
 
 
 def _show_launch(launch: Launch) -> None:
-    import shlex
-
     console.say("")
     console.note(f"wrote {launch.folder}/: {', '.join(sorted(launch.files))}")
     console.say(shlex.join(launch.command))

@@ -15,7 +15,9 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import size_in_words
+from clusterkit.images.catalogue import IMAGES, VARIANTS, read_name, tag_of
 
 if TYPE_CHECKING:
     from clusterkit.images.distribute import Distributed, Outcome, Watch
@@ -68,8 +70,6 @@ def distribute(
 
 def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool]:
     """Return what Docker calls the image, and whether the catalogue has it."""
-    from clusterkit.images.catalogue import IMAGES, VARIANTS, read_name, tag_of
-
     word, colon, behind = name.removeprefix("clusterkit/").partition(":")
     if word in IMAGES and (not colon or behind in VARIANTS):
         return tag_of(*read_name(name, variant), registry), True
@@ -120,7 +120,6 @@ def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds:
 
 def _report(image: str, done: Iterable[Distributed]) -> None:
     """Print one line for all nodes of which the same is to be said, the worst last."""
-    from clusterkit.core.hosts.hostlist import fold_set
     from clusterkit.images.distribute import Outcome
 
     groups: dict[tuple[Outcome, int, str | None, str, str | None], list[Distributed]] = {}

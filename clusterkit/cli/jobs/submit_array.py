@@ -18,7 +18,7 @@ from clusterkit.cli.jobs.wait import array_document, wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import cut, table
 from clusterkit.executors.base import RefusalError
-from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
+from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency, waiting_for
 from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied
@@ -153,8 +153,6 @@ def _hand_over_all(
 
 
 def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
-    from clusterkit.executors.run.dependencies import waiting_for
-
     plan = array.plans[0]
     limit = f"; {array.sweep.at_once} at once" if array.sweep.at_once else ""
     jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"

@@ -7,20 +7,31 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.cli.nodes.layout_report import document, headline, picture, reaches, wrapped_warning
 from clusterkit.core.errors import Problem, UserError, choices_hint
-
-if TYPE_CHECKING:
-    from clusterkit.launch.rank_layout.exports import Export
-    from clusterkit.launch.rank_layout.fabric import Fabric
-    from clusterkit.launch.rank_layout.parallelism import LayoutRequest
-    from clusterkit.launch.rank_layout.placement import Islands, Layout
+from clusterkit.core.hosts.hostlist import expand, fold
+from clusterkit.launch.rank_layout.exports import Export
+from clusterkit.launch.rank_layout.exports import export as exported
+from clusterkit.launch.rank_layout.fabric import Fabric, parse_fabric
+from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange, parse_order
+from clusterkit.launch.rank_layout.placement import (
+    Islands,
+    Layout,
+    even_islands,
+    islands_of_groups,
+    place,
+)
+from clusterkit.launch.rank_layout.warnings import layout_warnings
+from clusterkit.preflight.topology.analysis import islands
+from clusterkit.preflight.topology.matrix import NoMatrix
+from clusterkit.preflight.topology.parse import parse_topology
 
 
 @explained
@@ -45,11 +56,6 @@ def layout(
 
     Exits with 1 where a layout slows training down.
     """
-    from clusterkit.launch.rank_layout.exports import export as exported
-    from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange, parse_order
-    from clusterkit.launch.rank_layout.placement import place
-    from clusterkit.launch.rank_layout.warnings import layout_warnings
-
     target = _target(export)
     fabric = _fabric(topology, bundle)
     names = _names(hosts, fabric, nodes)
@@ -70,8 +76,6 @@ def layout(
     text = exported(parallelism, target) if target else None
     odd = layout_warnings(found)
     if json:
-        from clusterkit.cli.nodes.layout_report import document
-
         more: Mapping[str, Any] = {} if text is None else {"export": text}
         console.json_document({**document(found, odd, assumed=island is None), **more})
     elif text is not None:
@@ -85,8 +89,6 @@ def layout(
 
 
 def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
-    from clusterkit.cli.nodes.layout_report import headline, picture, reaches, wrapped_warning
-
     console.say(console.bold(headline(found)))
     for block in (picture(found), reaches(found, assumed=assumed)):
         if block:
@@ -100,8 +102,6 @@ def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
 
 
 def _target(word: str | None) -> Export | None:
-    from clusterkit.launch.rank_layout.exports import Export
-
     if word is None:
         return None
     known = {str(target): target for target in Export}
@@ -112,8 +112,6 @@ def _target(word: str | None) -> Export | None:
 
 def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple[str, ...]:
     """Return the machines by name; none where nothing names them."""
-    from clusterkit.core.hosts.hostlist import expand, fold
-
     if hosts is None and fabric is None:
         return ()
     names = expand(hosts, source="--hosts") if hosts is not None else fabric.nodes if fabric else ()
@@ -141,8 +139,6 @@ def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
 
 def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     """Return what is known of the network; None where nothing is."""
-    from clusterkit.launch.rank_layout.fabric import parse_fabric
-
     if topology is None and bundle is not None:
         from clusterkit.preflight.evaluate import measured_in
 
@@ -170,11 +166,6 @@ def _text(file: str, *, what: str) -> str:
 
 
 def _islands(island: str | None, request: LayoutRequest) -> Islands:
-    from clusterkit.launch.rank_layout.placement import even_islands, islands_of_groups
-    from clusterkit.preflight.topology.analysis import islands
-    from clusterkit.preflight.topology.matrix import NoMatrix
-    from clusterkit.preflight.topology.parse import parse_topology
-
     if island is None or island.isdecimal():
         return even_islands(int(island or request.gpus_per_node), request.gpus_per_node)
     what = "--island N, or a file with what `nvidia-smi topo -m` printed"

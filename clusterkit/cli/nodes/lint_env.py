@@ -12,13 +12,15 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.config.document import read_text
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.findings import Verdict
 from clusterkit.core.text import wrapped
+from clusterkit.preflight.env_lint.setting import Format, Source
+from clusterkit.preflight.env_lint.sources import from_environment, read_source
 
 if TYPE_CHECKING:
     from clusterkit.preflight.env_lint.lint import LintFinding
-    from clusterkit.preflight.env_lint.setting import Format, Source
 
 _COLOURS = {Verdict.FAIL: "red", Verdict.WARN: "yellow", Verdict.PASS: "green"}
 _LOUD = frozenset({Verdict.WARN, Verdict.FAIL})
@@ -56,9 +58,6 @@ def lint_env(
 
 
 def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
-    from clusterkit.config.document import read_text
-    from clusterkit.preflight.env_lint.sources import read_source
-
     text_format = _format(as_)
     if file is None:
         if text_format is not None:
@@ -71,8 +70,6 @@ def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
 
 
 def _format(word: str | None) -> Format | None:
-    from clusterkit.preflight.env_lint.setting import Format
-
     choices = [f.value for f in Format if f is not Format.ENVIRONMENT]
     if word is not None and word not in choices:
         raise UserError(f"there is no format {word!r}", hint=choices_hint(word, choices))
@@ -81,10 +78,6 @@ def _format(word: str | None) -> Format | None:
 
 def _here() -> tuple[Source, ...]:
     """Return what NCCL would see in a process started here, in the order that it looks."""
-    from clusterkit.config.document import read_text
-    from clusterkit.preflight.env_lint.setting import Format
-    from clusterkit.preflight.env_lint.sources import from_environment, read_source
-
     own = os.environ.get("NCCL_CONF_FILE") or "~/.nccl.conf"
     paths = {name: Path(name).expanduser() for name in (own, "/etc/nccl.conf")}
     return (
@@ -133,8 +126,6 @@ def _counted(findings: Sequence[LintFinding], sources: Sequence[Source], *, hidd
 
 
 def _nothing_in(sources: Sequence[Source]) -> str:
-    from clusterkit.preflight.env_lint.setting import Format
-
     source = sources[0]
     if source.format is Format.ENVIRONMENT:
         return "no such variable is set here, nor in a nccl.conf"

@@ -11,6 +11,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import expand, fold_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,8 +68,6 @@ def prepare(
 
 
 def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
-    from clusterkit.core.hosts.hostlist import expand
-
     if not spec.kind.lists_hosts:
         raise UserError(
             f"cluster {spec.name} is of kind {spec.kind.value}, and needs no preparing",
@@ -89,7 +88,6 @@ def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
 
 def _report(prepared: Iterable[Prepared]) -> None:
     """Print one line for all nodes of which the same is to be said, the worst last."""
-    from clusterkit.core.hosts.hostlist import fold_set
     from clusterkit.transport.sync.virtualenv import Readiness
 
     groups: dict[tuple[Readiness, str, str | None], list[str]] = {}

@@ -15,6 +15,7 @@ from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, explained
 from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.core.version import __version__
 from clusterkit.launch.options import rows_of
 from clusterkit.preflight.request import PreflightOptions
 
@@ -123,7 +124,6 @@ def _collected(
 
 
 def _replayed(folder: Path) -> Bundle:
-    from clusterkit.core.version import __version__
     from clusterkit.preflight.bundle_reader import read_bundle
 
     bundle = read_bundle(folder)

@@ -16,7 +16,11 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import explained
 from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, state_text
 from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError
+from clusterkit.core.text import harmless
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.prometheus import require_metrics, write_nodes
 
 if TYPE_CHECKING:
     from clusterkit.observe.top.snapshot import Snapshot
@@ -49,7 +53,6 @@ def top(
 
     Exit code with --once: 0, or 1 where a node does not answer or is in trouble.
     """
-    from clusterkit.observe.prometheus import require_metrics
     from clusterkit.observe.top.watch import Watcher
 
     if interval is not None and not interval >= _LEAST_S:  # also where it is not a number
@@ -73,8 +76,6 @@ def top(
 
 
 def _job(word: str, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.config.load import load_settings
-    from clusterkit.jobs.state.load import load_job
     from clusterkit.observe.top.targets import of_job
 
     if hosts is not None:
@@ -85,7 +86,6 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
 
 
 def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.config.load import load_settings
     from clusterkit.observe.top.targets import of_cluster
     from clusterkit.preflight.request import PreflightOptions
 
@@ -114,8 +114,6 @@ def _look_on(
     watcher: Watcher, subject: Subject, every_s: float, prometheus: Path | None, *, verbose: bool
 ) -> int:
     """Look until the job ends, or Ctrl-C; return the exit code of the verb."""
-    from clusterkit.jobs.state.load import load_job
-
     last: Snapshot | None = None
     on_screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     interrupted = False
@@ -137,8 +135,6 @@ def _look_on(
 
 
 def _write(path: Path | None, snapshot: Snapshot) -> None:
-    from clusterkit.observe.prometheus import write_nodes
-
     if path is not None:
         write_nodes(path, snapshot)
 
@@ -179,7 +175,6 @@ def screen(*, verbose: bool) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    from clusterkit.core.text import harmless
     from clusterkit.observe.top.table import lines_of
 
     terminal = Console(highlight=False)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -17,9 +17,17 @@ from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import table, wrapped
-
-if TYPE_CHECKING:
-    from clusterkit.preflight.topology.matrix import Topology
+from clusterkit.preflight.topology.analysis import (
+    far_nics,
+    islands,
+    nearest_nics,
+    recommended_nics,
+    summary,
+    warnings,
+)
+from clusterkit.preflight.topology.compare import compare_hca
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
+from clusterkit.preflight.topology.parse import parse_topology
 
 _WIDTH = 80
 _NVIDIA_SMI = ("nvidia-smi", "topo", "-m")
@@ -37,9 +45,6 @@ def topo(
 
     Exits with 1 where something in the topology slows jobs down.
     """
-    from clusterkit.preflight.topology.analysis import summary, warnings
-    from clusterkit.preflight.topology.compare import compare_hca
-
     topology, here = _read(file)
     value = nccl_ib_hca or (os.environ.get("NCCL_IB_HCA") if here else None)
     odd = (*warnings(topology), *(compare_hca(topology, value) if value else ()))
@@ -65,8 +70,6 @@ def topo(
 def _read(file: str | None) -> tuple[Topology, bool]:
     """Return the matrix, and whether it is that of this machine."""
     from clusterkit.config.document import read_text
-    from clusterkit.preflight.topology.matrix import NoMatrix, View
-    from clusterkit.preflight.topology.parse import parse_topology
 
     text, source = "", "nvidia-smi topo -m"
     if file is None and not sys.stdin.isatty():
@@ -105,8 +108,6 @@ def _ask_nvidia_smi() -> str:
 
 
 def _document(topology: Topology) -> Mapping[str, Any]:
-    from clusterkit.preflight.topology.analysis import islands, nearest_nics, recommended_nics
-
     nearest = {near.gpu: near.nics for near in nearest_nics(topology)}
     names = topology.names
     return {
@@ -151,7 +152,6 @@ def _matrix(topology: Topology) -> Sequence[str]:
 def _affinity(topology: Topology) -> Sequence[str]:
     """Return a table of what each GPU is near to; GPUs with the same are one line."""
     from clusterkit.core.hosts.hostlist import fold
-    from clusterkit.preflight.topology.analysis import nearest_nics
 
     nearest = nearest_nics(topology)
     if not nearest and not any(a.cpus or a.numa for a in topology.affinity):
@@ -175,8 +175,6 @@ def _affinity(topology: Topology) -> Sequence[str]:
 
 
 def _recommendation(topology: Topology) -> Sequence[str]:
-    from clusterkit.preflight.topology.analysis import far_nics, recommended_nics
-
     lines = []
     value = _hca_value(recommended_nics(topology))
     if value is not None:

@@ -11,6 +11,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.core import files
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ def init(
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
     from clusterkit.config.init import discover, run_command, starter_text
-    from clusterkit.core import files
 
     if output.exists() and not force:
         raise UserError(
