@@ -47,8 +47,9 @@ def run_command(
     *,
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
+    given: bytes = b"",
 ) -> Answer:
-    """Run `command` to its end; `code` says where it has no end of its own.
+    """Run `command` to its end, `given` what it reads; `code` says where it has no own end.
 
     It answers in English, unless it is given an `environment`: sbatch hands that on to the job.
     Bytes that are no UTF-8 (job names may hold any) are replaced.
@@ -58,7 +59,7 @@ def run_command(
             list(command),
             check=False,
             capture_output=True,
-            stdin=subprocess.DEVNULL,
+            input=given,
             env=dict(environment if environment is not None else {**os.environ, "LC_ALL": "C"}),
             timeout=timeout_s,
         )

@@ -385,7 +385,11 @@ class NodeResult:
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
     fault: str | None = None
-    """What they found when the command had failed, which may so be no fault of the script."""
+    """What they found when the command had failed, or its output says: no fault of the script."""
+    rule: str | None = None
+    """The rule of `clusterkit diagnose` that its output fits, where another attempt may follow."""
+    step: Annotated[int, Within(0, 1 << 62)] | None = None
+    """The last step that its output tells of, then."""
     lost: str | None = None
     """How the others noticed that the node has gone; then its exit code is theirs to choose."""
     rank: Annotated[int, Within(0, 10_000_000)] | None = None

@@ -10,6 +10,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState
 from clusterkit.executors import executor_of
 from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.attempts import may_follow
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.state.load import Job, states_of
 
@@ -32,7 +33,7 @@ def may_need_client(run: RunFolder) -> bool:
     submission = runfolder.read_submission(run)
     if submission is None or run.state.exists():
         return False
-    attempts_left = node_results.latest_attempt(run) < submission.requeue
+    attempts_left = may_follow(submission, node_results.latest_attempt(run))
     return run.queued.exists() or (submission.kind.lists_hosts and attempts_left)
 
 

@@ -266,6 +266,48 @@ def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
     assert f"  {second}  exit 1 (GPU0" in shown, shown
 
 
+SAYS = """
+import os, time
+node, attempt = os.environ["CK_NODE_NAME"], int(os.environ["CK_RESTART_COUNT"])
+print("on", node, flush=True)
+second = os.environ["CK_NODE_RANK"] == "1"
+if not second:
+    print("step 40 loss 1.5", flush=True)
+    time.sleep(1)
+if second and (not attempt or "LIES" in os.environ):
+    time.sleep(2)
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+time.sleep(300 if not attempt or "LIES" in os.environ else 0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["lab", "rack"])
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_node_that_its_output_blames_is_replaced_by_a_spare(
+    desk: Desk, kind: str, lies: bool
+) -> None:
+    """Once: output that says the same of another node at the same step is the script's doing."""
+    script = desk.write("says.py", SAYS)
+    words = ("--cluster", kind, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    done = desk.submit(
+        *(*words, "--time", "5", "--requeue", "5", "--spares", "1", "--preflight", "off"),
+        *(("--env", "LIES=1") if lies else ()),
+        script,
+    )
+    code = desk.clusterkit("wait", done["job_id"], timeout_s=120).returncode
+    run = RunFolder(Path(done["run_dir"]))
+    before, after = node_results.read_attempts(run)
+    first, second, third = desk.lab.nodes
+    assert [node.node for node in after.nodes] == [first, third]
+    assert [node.rule for node in before.nodes if node.fault] == ["gpu-ecc"]
+    shown = json.loads(desk.clusterkit("status", done["job_id"], "--json").stdout)
+    assert code == shown["exit_code"] == lies
+    said = desk.clusterkit("status", done["job_id"]).stdout
+    assert f"  {second}  exit 1 (its output says: a GPU has a fault" in said, said
+    if lies:
+        assert shown["reason"].endswith("as in the attempt before, at step 40")
+
+
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:
     """A client that looks on tells Slurm, and status tells the user."""
     script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')

@@ -9,17 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from clusterkit.core import files, ownership, processes, reading
-from clusterkit.core.errors import ClusterkitError, UserError
+from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
-from clusterkit.core.records import texts_of
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
+from clusterkit.executors.node.health import why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import (
@@ -31,8 +30,8 @@ from clusterkit.executors.node.watch import (
     requeue,
     say,
 )
-from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run import attempts, node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
@@ -64,6 +63,7 @@ class LaunchTask:
 def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     """Run the command of this node to its end; write and return how it ended."""
     marker, agent = run.marker(me.rank), os.getppid()
+    since = reading.size_of(run.log(me.rank))
     with blocked(BLOCKED):
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
@@ -75,7 +75,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
             started_at=started_at,
             ended_at=started_at,
         )
-        result = _result_of(run, me, timeouts, result)
+        result = _result_of(run, me, timeouts, result, since=since)
     ended_by_others = result.reason in node_results.TOLD_TO_END
     result = replace(
         result,
@@ -87,12 +87,13 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     min_nodes = submission.least if submission is not None else None
     if min_nodes is not None and result.exit_code and result.reason is None:
         _await_the_cause(run, me)
-    if _failed(result) and _may_start_again(run, me):
+    if _failed(result) and _may_start_again(run, submission, me):
         if result.reason is None:
             # Before it looks: the look of a broken node takes longest, and others fail meanwhile.
             with suppress(UserError):
                 node_results.note_failure(run, result, attempt=me.attempt, n_nodes=me.of)
-        result = replace(result, fault=why_broken(run, me))
+        shared = submission is not None and submission.once and me.of > 1
+        result = _explained(run, me, result, since=since, shared=shared)
     try:
         node_results.write_result(
             run, result, attempt=me.attempt, n_nodes=me.of, min_nodes=min_nodes
@@ -102,20 +103,22 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if result.found and may_requeue(submission, me) and not _is_cancelled(run, me):
-        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(result.found)}")
+    if result.found and may_requeue(submission, me):
+        _give_back(run, me, result)
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
 
 
-def _result_of(run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResult) -> NodeResult:
+def _result_of(
+    run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResult, *, since: int
+) -> NodeResult:
     """Return how the command of this node ended, or why it was not begun."""
     try:
         why = None if run.cancelled.exists() else why_unhealthy(run, me)
         if why is not None:
             return replace(unfit, unfit=why)
-        result = _run_command(run, me, timeouts, unfit)
+        result = _run_command(run, me, timeouts, unfit, since=since)
     except UserError as error:
         unwritten = files.why_no_room(error)
         if unwritten is None:
@@ -134,12 +137,42 @@ def _failed(result: NodeResult) -> bool:
     return bool(begun and result.exit_code and result.reason in {None, "peer"})
 
 
-def _may_start_again(run: RunFolder, me: Identity) -> bool:
+def _may_start_again(run: RunFolder, submission: Submission | None, me: Identity) -> bool:
     """Tell whether another attempt may follow one that fails, on other nodes than all of these."""
-    submission = runfolder.read_submission(run)
-    again = submission is not None and me.attempt < submission.requeue and submission.least is None
-    others = submission is not None and not submission.kind.shares_machine
-    return again and others and not runfolder.is_cancelled(run)
+    if submission is None or submission.least is not None or submission.kind.shares_machine:
+        return False
+    return attempts.may_follow(submission, me.attempt) and not runfolder.is_cancelled(run)
+
+
+def _explained(
+    run: RunFolder, me: Identity, result: NodeResult, *, since: int, shared: bool
+) -> NodeResult:
+    """Add a fault of this node; where its checks find none, what the output says."""
+    fault = why_broken(run, me)
+    if fault is not None:
+        return replace(result, fault=fault)
+    return with_cause(run, me, result, since=since, shared=shared)
+
+
+def _give_back(run: RunFolder, me: Identity, result: NodeResult) -> None:
+    """Ask Slurm for another attempt, as this node is to blame for the end of this one."""
+    if not _is_in_vain(run, me, result) and not _is_cancelled(run, me):
+        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(result.found or '')}")
+
+
+def _is_in_vain(run: RunFolder, me: Identity, result: NodeResult) -> bool:
+    """Tell whether the output alone blames this node, and an attempt before failed just so.
+
+    The others are waited for, as one of them may tell which step it was.
+    """
+    if result.rule is None or not me.attempt:
+        return False
+    deadline = time.monotonic() + _CAUSE_S
+    while time.monotonic() < deadline and not runfolder.is_cancelled(run):
+        if len(node_results.read_results(run, me.attempt).nodes) >= me.of:
+            break
+        time.sleep(0.5)
+    return node_results.why_in_vain(run, me.attempt) is not None
 
 
 def _is_cancelled(run: RunFolder, me: Identity) -> bool:
@@ -176,7 +209,7 @@ def _await_the_cause(run: RunFolder, me: Identity) -> None:
 
 
 def _run_command(
-    run: RunFolder, me: Identity, timeouts: Timeouts, result: NodeResult
+    run: RunFolder, me: Identity, timeouts: Timeouts, result: NodeResult, *, since: int
 ) -> NodeResult:
     """Run the command of this node to its end; return `result` with how it ended."""
     if run.cancelled.exists():
@@ -188,7 +221,6 @@ def _run_command(
         say(f"clusterkit: attempt {me.attempt} has ended well on all nodes: nothing is left to do")
         return replace(result, exit_code=0)
     marker = run.marker(me.rank)
-    since = reading.size_of(run.log(me.rank))
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         with in_touch(run, me):
@@ -275,59 +307,3 @@ UNHEALTHY = 69
 """Exit code of a node that is unhealthy (EX_UNAVAILABLE of sysexits.h)."""
 UNWRITABLE = 74
 """Exit code of a node that could not begin, for the disk of the run folder is full (EX_IOERR)."""
-
-
-def why_unhealthy(run: RunFolder, me: Identity) -> str | None:
-    """Return what is wrong with this node before it starts; None where nothing is.
-
-    One that was asked when the job was submitted looks at its hardware, and only from the second
-    attempt on. The findings stand in the node's log as well. A node that cannot be checked is not
-    unhealthy.
-    """
-    document = files.read_json(run.node_checks)
-    if document is None:
-        return None
-    # `before_start` is missing where an earlier version wrote the document.
-    asked = document.get("before_start") is False or me.name in texts_of(document, "asked")
-    return None if asked and not me.attempt else _found(run, me, document, hardware=asked)
-
-
-def why_broken(run: RunFolder, me: Identity) -> str | None:
-    """Return which fault of this node's hardware may have made its command fail, if any."""
-    document = files.read_json(run.node_checks)
-    if document is None:
-        return None
-    return _found(run, me, document, hardware=True, when="after the failure")
-
-
-def _found(
-    run: RunFolder,
-    me: Identity,
-    document: dict[str, Any],
-    *,
-    hardware: bool,
-    when: str = "before the start",
-) -> str | None:
-    # Loads a hundred small modules, and only here.
-    from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
-    from clusterkit.preflight.text import in_words, report_lines  # noqa: PLC0415
-
-    try:
-        report = examine_here(document, me.name, hardware=hardware)
-    except ClusterkitError as error:
-        _log(run, me, [f"this node could not be checked: {error}"], when=when)
-        return None
-    if not report.bad:
-        return None
-    _log(run, me, [line for _, line in report_lines(report)], when=when)
-    return in_words(report.bad)
-
-
-def _log(run: RunFolder, me: Identity, lines: list[str], *, when: str) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    with suppress(UserError, OSError):  # a disk that takes no more is for others to tell
-        log = files.open_for_append(run.log(me.rank))
-        try:
-            os.write(log, f"--- clusterkit: checks of {me.name} {when}\n{text}".encode())
-        finally:
-            os.close(log)

@@ -23,7 +23,7 @@ from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notices import Notice, read_notice
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import attempts, node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -304,8 +304,7 @@ _AGAIN_AFTER_S = (2.0, 4.0)
 
 def may_requeue(submission: Submission | None, me: Identity) -> bool:
     """Tell whether this attempt is one that Slurm can be asked to follow by another."""
-    allowed = submission is not None and me.attempt < submission.requeue
-    return allowed and "SLURM_JOB_ID" in os.environ
+    return attempts.may_follow(submission, me.attempt) and "SLURM_JOB_ID" in os.environ
 
 
 def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:

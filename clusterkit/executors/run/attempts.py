@@ -1,7 +1,7 @@
 """Whether a job starts again, and on which nodes: what `--requeue N` and `--spares K` mean.
 
-A job starts again after what happened to it (its time limit, a lost node, a node that its checks
-found unhealthy), never after what its script did. Nothing here does anything.
+A job starts again after what happened to it (its time limit, a lost node, hardware that failed),
+and after what its script did only where that was asked for. Nothing here does anything.
 
 An elastic job (`--nodes MIN:MAX`) survives some losses without that: its first node serves what the
 others meet at, so its end is the end of the job; of the others, any may go while at least MIN nodes
@@ -22,6 +22,11 @@ _TWICE = 2
 _ENDED_BY_OTHERS = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
+def may_follow(submission: Submission | None, attempt: int) -> bool:
+    """Tell whether the job has another attempt left after this one."""
+    return submission is not None and attempt < submission.requeue
+
+
 def restarts(
     state: JobState,
     failure: NodeResult | None,
@@ -29,19 +34,36 @@ def restarts(
     attempt: int,
     left_out: int,
     submission: Submission,
-    faulty: bool = False,
+    excused: bool = False,
 ) -> bool:
     """Tell whether a job whose attempt number `attempt` has ended like this gets another one.
 
     `failure` is the first failure of that attempt; without one, a job that failed was lost with
-    its nodes. `left_out` counts the nodes that no attempt may use any more. `faulty` says that a
-    node of this attempt found a fault of its own after the command had failed.
+    its nodes. `left_out` counts the nodes that no attempt may use any more. `excused` says that the
+    command failed, and may do better in another attempt.
     """
-    if state not in _ENDED_BY_OTHERS or attempt >= submission.requeue:
+    if state not in _ENDED_BY_OTHERS or not may_follow(submission, attempt):
         return False
     if left_out > submission.dispensable:
         return False
-    return faulty or failure is None or failure.lost is not None or failure.unfit is not None
+    return excused or failure is None or failure.lost is not None or failure.unfit is not None
+
+
+def is_the_same(now: Collection[NodeResult], before: Collection[NodeResult]) -> bool:
+    """Tell whether two attempts failed of the same at the same step, or both before any."""
+    return bool(_failed_of(now) & _failed_of(before)) and last_step(now) == last_step(before)
+
+
+def last_step(results: Iterable[NodeResult]) -> int | None:
+    """Return the last step that the nodes of an attempt tell of; None where none tells."""
+    return max((result.step for result in results if result.step is not None), default=None)
+
+
+def _failed_of(results: Iterable[NodeResult]) -> frozenset[str | int]:
+    """Return what an attempt failed of: rules of diagnose, and exit codes that none explains."""
+    failed = [r for r in results if r.exit_code and r.reason in {None, "peer"}]
+    first = [r for r in failed if r.fault] or [r for r in failed if r.reason is None]
+    return frozenset(result.rule or result.exit_code for result in first)
 
 
 def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:

@@ -291,13 +291,30 @@ def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: i
         attempt=attempt,
         left_out=len(left_out(run)),
         submission=submission,
-        faulty=is_faulty(read_results(run, attempt)),
+        excused=is_excused(read_results(run, attempt), why_in_vain(run, attempt)),
     )
 
 
-def is_faulty(results: Results) -> bool:
-    """Tell whether a node found a fault of its own after the command had failed."""
-    return any(result.fault for result in results.nodes)
+def is_excused(results: Results, in_vain: str | None) -> bool:
+    """Tell whether a command that failed may do better in another attempt, unless it did not."""
+    return in_vain is None and any(result.fault for result in results.nodes)
+
+
+def why_in_vain(run: RunFolder, attempt: int) -> str | None:
+    """Return, in words, that an attempt failed as the one before; None where it did not.
+
+    What a node's own checks found is believed again and again, what output says is not: it is the
+    script's.
+    """
+    if not attempt:
+        return None
+    now = read_results(run, attempt).nodes
+    checked = any(result.fault and result.rule is None for result in now)
+    if checked or not attempts.is_the_same(now, read_results(run, attempt - 1).nodes):
+        return None
+    step = attempts.last_step(now)
+    at = f"at step {step}" if step is not None else "with no step told"
+    return f"as in the attempt before, {at}"
 
 
 def in_a_line(found: str) -> str:

@@ -56,6 +56,8 @@ class Evidence:
     """Who trained together in the latest attempt of an elastic job, round by round."""
     why_again: str | None = None
     """Why a node gave the job back to its scheduler."""
+    in_vain: str | None = None
+    """How it is known that the latest attempt failed as the one before did."""
 
     @property
     def scheduled(self) -> bool:
@@ -83,7 +85,8 @@ def evaluate(evidence: Evidence) -> JobStatus:
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
     if unwritten and state is JobState.FAILED and reason in _NO_REASON:
         reason = node_results.unwritten_failure(evidence.results.nodes)
-    reason = "; ".join(part for part in (reason, unwritten) if part) or None
+    in_vain = evidence.in_vain if state is JobState.FAILED else None
+    reason = "; ".join(part for part in (reason, in_vain, unwritten) if part) or None
     return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
 
 
@@ -156,8 +159,8 @@ def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | N
         attempt=evidence.attempt,
         left_out=evidence.left_out,
         submission=submission,
-        faulty=evidence.results.attempt == evidence.attempt
-        and node_results.is_faulty(evidence.results),
+        excused=evidence.results.attempt == evidence.attempt
+        and node_results.is_excused(evidence.results, evidence.in_vain),
     )
     if not again:
         return None
@@ -169,7 +172,7 @@ def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | N
 
 def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    again = evidence.results.attempt < evidence.submission.requeue
+    again = attempts.may_follow(evidence.submission, evidence.results.attempt)
     if slurm.state is JobState.PENDING and evidence.results.nodes:
         why = f"{evidence.why_again}; " if evidence.why_again else ""
         of = evidence.submission.requeue + 1
@@ -259,7 +262,7 @@ def _is_over(evidence: Evidence) -> bool:
     reported = {result.node_rank for result in results.nodes}
     if failure is not None and failure.lost is not None:
         reported.add(failure.node_rank)
-    may_follow = results.attempt < evidence.submission.requeue
+    may_follow = attempts.may_follow(evidence.submission, results.attempt)
     return len(reported) >= _expected(evidence) and not may_follow
 
 

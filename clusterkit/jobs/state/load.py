@@ -161,6 +161,7 @@ def _evidence(
         first_failure=node_results.first_failure(run, attempt),
         last_failed=last_failed,
         left_out=len(node_results.left_out(run)) if submission.requeue else 0,
+        in_vain=node_results.why_in_vain(run, attempt),
         why_again=text_of(files.read_json(run.requeued(attempt)) or {}, "why"),
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),

@@ -68,6 +68,7 @@ def judged(
     once: bool = False,
     gone: NodeResult | None = None,
     left_out: int = 0,
+    in_vain: str | None = None,
 ) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
@@ -84,6 +85,7 @@ def judged(
         handing=handing,
         under_way=under_way,
         now=now,
+        in_vain=in_vain,
         left_out=left_out,
     )
     return evaluate(evidence)
@@ -245,6 +247,8 @@ def test_a_job_goes_on_after_a_fault_of_a_node_that_its_clients_can_replace() ->
     faulty = dataclasses.replace(peer, fault="GPU011 Xid 79")
     assert verdict(own, faulty, said=said, kind=ssh, requeue=1)[0] == "requeued"
     assert verdict(own, faulty, said=said, kind=ssh, requeue=1, left_out=1)[0] == "failed"
+    again = judged(own, faulty, said=said, kind=ssh, requeue=1, in_vain="as before, at step 40")
+    assert (again.state, again.reason) == (JobState.FAILED, "as before, at step 40")
 
 
 def test_cancelled() -> None:

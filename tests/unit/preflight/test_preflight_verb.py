@@ -19,8 +19,8 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.executors.node.health import why_broken, why_unhealthy
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.task import why_broken, why_unhealthy
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks, pass_gate
 from clusterkit.jobs.submit.request import JobRequest

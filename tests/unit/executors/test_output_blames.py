@@ -1,0 +1,142 @@
+"""What the output of a node says it failed of: whom it blames, and how often that is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit.core.model import ClusterKind, JobState, NodeResult
+from clusterkit.executors.node import health
+from clusterkit.executors.node.health import with_cause
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.attempts import is_the_same
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+
+NAMES = ("n1", "n2")
+FAILED = NodeResult(node_rank=0, node="n1", exit_code=1, started_at=0, ended_at=1)
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus."
+
+PORT = "{}:90:97 [0] net_ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    for folder in (run.nodes, run.failures, run.logs):
+        folder.mkdir(parents=True)
+    return run
+
+
+def told(run: RunFolder, output: str, *, since: int = 0, shared: bool = False) -> NodeResult:
+    run.log(0).write_text(output)
+    me = Identity(job_id="7", attempt=0, rank=0, of=2, name="n1", among=NAMES)
+    return with_cause(run, me, FAILED, since=since, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("output", "rule", "blamed"),
+    [
+        (f"step 40 loss 1.5\n{ECC}\n", "gpu-ecc", True),
+        (f"step 40 loss 1.5\n{XID}\n", "gpu-xid", True),
+        ("step 40 loss 1.5\nValueError: the loss is NaN\n", "nan-loss-refused", False),
+        ("step 40 loss 1.5\ntorch.OutOfMemoryError: CUDA out of memory.\n", None, False),
+        ("step 40\nRuntimeError: NCCL error: ncclRemoteError: A call failed\n", None, False),
+        (f"{ECC}\nstep 38\nstep 39\nstep 40\n", "gpu-ecc", False),
+    ],
+)
+def test_a_fault_of_hardware_is_told_from_one_of_the_script(
+    run: RunFolder, output: str, rule: str | None, blamed: bool
+) -> None:
+    """One after which the ranks went on was none, and another rank's death is not this node's."""
+    found = told(run, output)
+    assert bool(found.fault) is blamed
+    assert found.step == 40
+    assert rule in {None, found.rule}
+
+
+def test_only_the_output_of_this_attempt_counts(run: RunFolder) -> None:
+    before = f"{ECC}\n"
+    found = told(run, f"{before}step 2\nValueError: no such column\n", since=len(before))
+    assert (found.fault, found.step) == (None, 2)
+
+
+def test_of_output_that_ranks_of_all_nodes_print_nobody_is_blamed(run: RunFolder) -> None:
+    assert told(run, f"{ECC}\n", shared=True).fault is None
+    assert told(run, PORT.format("n2")).fault is None
+    assert told(run, PORT.format("n1"), shared=True).fault is not None
+
+
+@pytest.mark.parametrize("program", ["exit 3", "sleep 30", "echo nonsense"])
+def test_a_node_whose_output_cannot_be_read_is_not_blamed(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """And says so, in bounded time."""
+    monkeypatch.setattr(health, "_DIAGNOSE", ("sh", "-c", program))
+    monkeypatch.setattr(health, "_READING_S", 0.5)
+    assert told(run, f"{ECC}\n") == FAILED
+    assert "the output could not be read" in run.log(0).read_text()
+
+
+def test_a_huge_log_is_read_at_its_end_alone(run: RunFolder) -> None:
+    began = time.monotonic()
+    found = told(run, f"{ECC}\n" + ("y" * 79 + "\n") * 200_000)
+    assert found.rule is None
+    assert time.monotonic() - began < 20
+
+
+def blamed(rule: str | None, step: int | None, **values: Any) -> NodeResult:
+    fault = "its output says: a GPU has a fault"
+    found = dataclasses.replace(FAILED, rule=rule, step=step, fault=fault)
+    return dataclasses.replace(found, **values)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (blamed("gpu-xid", 40), blamed("gpu-xid", 40), True),
+        (blamed("gpu-xid", None), blamed("gpu-xid", None), True),
+        (blamed("gpu-xid", 40), blamed("gpu-xid", 90), False),
+        (blamed("gpu-xid", 40), blamed("gpu-ecc", 40), False),
+        (FAILED, FAILED, True),
+        (FAILED, dataclasses.replace(FAILED, exit_code=2), False),
+        (FAILED, dataclasses.replace(FAILED, reason="timeout"), False),
+    ],
+)
+def test_the_same_failure_is_one_of_the_same_cause_at_the_same_step(
+    before: NodeResult, now: NodeResult, same: bool
+) -> None:
+    assert is_the_same([now], [before]) is same
+
+
+@pytest.mark.parametrize(
+    ("second", "again"),
+    [
+        (blamed("gpu-xid", 90, node="n2"), True),
+        (blamed("gpu-xid", 40, node="n2"), False),
+        (blamed(None, 40, node="n2", fault="GPU011 Xid 79"), True),
+    ],
+)
+def test_output_that_blames_another_node_at_the_same_step_is_not_believed(
+    run: RunFolder, second: NodeResult, again: bool
+) -> None:
+    """The step is what any node tells; what a node's own checks find is believed always."""
+    job = Submission(
+        run_id="toy-20261121-101500-4f06f8", name="toy", cluster="rack", kind=ClusterKind.SSH,
+        framework="torchrun", nodes=2, tasks=2, submitted_at=0.0, requeue=5, spares=5,
+    )  # fmt: skip
+    runfolder.write_submission(run, job)
+    node_results.write_result(run, blamed("gpu-xid", 40), attempt=0, n_nodes=2)
+    assert node_results.restarts(run, job, JobState.FAILED, 0)
+    silent = dataclasses.replace(second, node_rank=1, step=None)
+    other = dataclasses.replace(FAILED, reason="peer", step=second.step)
+    for result in (silent, other):
+        node_results.write_result(run, result, attempt=1, n_nodes=2)
+    assert node_results.restarts(run, job, JobState.FAILED, 1) is again
+    in_vain = None if again else "as in the attempt before, at step 40"
+    assert node_results.why_in_vain(run, 1) == in_vain
