@@ -109,9 +109,14 @@ def instance_of(platform: str, instance_type: str | None) -> Any:
         return InstanceModel()
 
 
-def rdma_devices_of(cluster: ClusterSpec) -> int | None:
-    """Return how many RDMA devices a node of a cluster has by its instance type; None: unknown."""
-    found: int | None = instance_of(cluster.platform, cluster.instance_type).devices
+def net_plugin_of(cluster: ClusterSpec) -> str | None:
+    """Return the library of NCCL's plug-in for the fabric of a cluster; None where it has none."""
+    if cluster.platform in {AUTO, NO_PLATFORM}:
+        return None
+    try:
+        found: str | None = load_platform(cluster.platform).model.net_plugin
+    except UserError:  # as above: judged before
+        return None
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit.config.platforms import rdma_devices_of
+from clusterkit.config.platforms import fabric_of, instance_of, net_plugin_of
 from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
@@ -28,6 +28,7 @@ from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.preflight.collect import asks_for_peers, collect
 from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.probes import sinfo
+from clusterkit.preflight.probes.host.fabric_files import files_of
 from clusterkit.preflight.request import PreflightOptions, refuse_nonsense
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import WAYS, Reply, Transport, by_shell, by_srun, by_ssh
@@ -67,6 +68,8 @@ def aim(
     # Not resolved: a link may lead elsewhere on the nodes.
     paths = tuple(os.path.abspath(Path(path).expanduser()) for path in options.paths)  # noqa: PTH100
     image = options.image or cluster.image
+    env = {**cluster.env, **{name: str(value) for name, value in options.env.items()}}
+    mounts = cluster.mounts if cluster.container_runtime is not None else None
     job = dataclasses.replace(
         _job_of(cluster, tuple(host.name for host in hosts), image, cluster.container_runtime),
         kind=kind.value,
@@ -74,7 +77,8 @@ def aim(
         gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         slots={host.name: host.slots for host in hosts if host.slots is not None},
         uses_gpus=_uses_gpus(cluster, gpus_requested=options.gpus_per_node is not None),
-        env={**cluster.env, **{name: str(value) for name, value in options.env.items()}},
+        env=env,
+        files=files_of(cluster.setup, env, mounts),
         paths=_shared(cluster, paths, via),
         image_digest=_digest_here(_engine(cluster.container_runtime), image, via),
         peer_ssh=asks_for_peers(options.select),
@@ -132,6 +136,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         gpus_per_node=max(plan.slots),
         gpu_use=gpu_use(plan),
         env=plan.env,
+        files=files_of(plan.cluster.setup, plan.env, container.mounts if container else None),
     )
 
 
@@ -142,6 +147,7 @@ def _job_of(
     runtime: ContainerRuntime | None,
 ) -> PreflightJob:
     """Return what a cluster tells of any job on it."""
+    instance = instance_of(cluster.platform, cluster.instance_type)
     return PreflightJob(
         hosts=hosts,
         kind=cluster.kind.value,
@@ -152,7 +158,9 @@ def _job_of(
         network_interface=cluster.network_interface,
         container_runtime=_engine(runtime),
         image=image,
-        rdma_devices=rdma_devices_of(cluster),
+        rdma_devices=instance.devices,
+        net_plugin=net_plugin_of(cluster),
+        has_fabric=bool(fabric_of(instance)),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )

@@ -72,6 +72,12 @@ class PreflightJob:
     """Of the image in the Docker of the machine that asks; None where it has none."""
     rdma_devices: int | None = None
     """RDMA devices that each node has by its instance type; None where it is not known."""
+    net_plugin: str | None = None
+    """The library of NCCL's plug-in for the fabric of the cluster's platform."""
+    has_fabric: bool = False
+    """Whether its nodes have a fast fabric for certain, by platform and instance type."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that it needs on every node by path, and what names each (`NCCL_TOPO_FILE`)."""
     allowed_names: tuple[str, ...] = ()
     """Variables that the site vouches for; the lint leaves them alone (globs)."""
     asked_by: str | None = None

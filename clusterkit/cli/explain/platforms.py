@@ -29,6 +29,8 @@ def platform_topic(platform: Platform) -> Topic:
     parts = [paragraphs(about)]
     if rows := _settings(platform.model.cluster):
         parts += ["It sets, below your own values:", rows]
+    if platform.model.net_plugin:
+        parts.append(filled(f"NCCL's plug-in (checked by NCCL007): {platform.model.net_plugin}"))
     instances = platform.instances
     if instances:
         facts = table((name, ", ".join(_facts(one))) for name, one in instances.items())

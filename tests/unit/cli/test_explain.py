@@ -65,6 +65,8 @@ def test_a_platform_is_explained_with_all_that_it_sets(tmp_path: Path) -> None:
     assert "  env.NCCL_TOPO_FILE: /opt/microsoft/ndv5-topo.xml\n" in said
     assert "With Standard_ND96isr_H100_v5 or Standard_ND96isr_H200_v5, also:" in said
     assert "8 RDMA devices of 400 Gbit/s" in said
+    said = runner.invoke(app, ["explain", "platform", "gcp-gib"]).stdout
+    assert "NCCL's plug-in (checked by NCCL007): /usr/local/gib/lib64/libnccl-net.so\n" in said
     own = tmp_path / "site.yaml"
     own.write_text("about: Ours.\ncluster: {setup: [module load ib]}\n", encoding="utf-8")
     assert "  setup: module load ib\n" in runner.invoke(

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from clusterkit.config.load import builtin_settings, load_settings
-from clusterkit.config.platforms import load_platform, platform_names, rdma_devices_of, recognise
+from clusterkit.config.platforms import (
+    fabric_of,
+    instance_of,
+    load_platform,
+    net_plugin_of,
+    platform_names,
+    recognise,
+)
 from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.dmi import CLOUDS, read_dmi
@@ -88,14 +95,15 @@ def test_the_estimator_knows_the_same_fabric(network: str, instance: str) -> Non
     )
 
 
-def test_a_cluster_tells_how_many_rdma_devices_its_nodes_have(tmp_path: Path) -> None:
-    def devices(platform: str, instance: str) -> int | None:
-        given = f"kind: slurm, platform: {platform}, instance_type: {instance}"
-        return rdma_devices_of(_load(tmp_path, f"clusters: {{c: {{{given}}}}}").clusters["c"])
-
-    assert devices("aws-efa", "p5.48xlarge") == 32
-    assert devices("gcp-tcpxo", "a3-megagpu-8g") is None  # TCP over eight network cards
-    assert rdma_devices_of(_load(tmp_path, GIB).clusters["c"]) is None
+def test_what_is_known_of_an_instance_type(tmp_path: Path) -> None:
+    assert instance_of("aws-efa", "p5.48xlarge").devices == 32
+    tcp = instance_of("gcp-tcpxo", "a3-megagpu-8g")
+    assert (tcp.devices, fabric_of(tcp)) == (None, "8 network cards of 200 Gbit/s")
+    for platform, name in [("auto", "p5.48xlarge"), ("aws-efa", None), ("./gone.yaml", "p5")]:
+        assert fabric_of(instance_of(platform, name)) == ""
+    clusters = _load(tmp_path, GIB).clusters
+    assert net_plugin_of(clusters["c"]) == "/usr/local/gib/lib64/libnccl-net.so"
+    assert net_plugin_of(clusters["local"]) is None
 
 
 def test_other_machines_are_not(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.preflight.probes.host import container, job_python, shared_folders
+from clusterkit.preflight.probes.host import container, fabric_files, job_python, shared_folders
 from clusterkit.preflight.probes.host import disks as host_disks
 from clusterkit.preflight.probes.host import names as host_names
 from clusterkit.preflight.probes.host import system as host_system
@@ -93,6 +93,8 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (shared_folders.PROBE, FOLDERS),
     (ssh_peer.PROBE, PEER),
     (container.PROBE, CONTAINER),
+    (fabric_files.PLUGIN, "failed libnccl-net.so=libfabric.so.1: no such file\nwhole=1\nend\n"),
+    (fabric_files.FILES, "file 4038471504-75 /opt/topo.xml\nabsent - /opt/env.sh\nend\n"),
     (slurm_nodes.PROBE, RECORD),
 ]
 

@@ -1,0 +1,126 @@
+"""What a job on a fast fabric has to find on a node: NCCL's plug-in, and files that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterkit.core.data import read_snippet
+from clusterkit.core.shell import quote, quote_path
+from clusterkit.preflight.probes.snippets import matched, read_lines, read_pairs, read_program
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
+
+PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
+_HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME")
+_NONE = frozenset({"", "none"})
+
+
+def plugin_names(job: PreflightJob) -> tuple[str, ...]:
+    """Return the libraries that NCCL tries to open as its network plug-in; none where it has none.
+
+    A word may be a library or the end of its name (NCCL, src/plugin/plugin_open.cc).
+    """
+    named = job.env.get(PLUGIN_VARIABLE)
+    if named is None:
+        return (job.net_plugin,) if job.net_plugin else ()
+    words = [word for word in named.split(",") if word not in _NONE]
+    whole = [word for word in words if "/" in word or word.endswith(".so")]
+    ends = [word for word in words if word not in whole]
+    return (*whole, *(name for word in ends for name in (f"libnccl-net-{word}.so", word)))
+
+
+def _plugin_command(job: PreflightJob) -> str | None:
+    names = plugin_names(job)
+    if not names or job.container_runtime is not None:
+        return None
+    folders = [os.path.dirname(name) for name in names if name.startswith("/")]  # noqa: PTH120
+    known = [*folders, *filter(None, [job.env.get("LD_LIBRARY_PATH")])]
+    path = quote(":".join(known)) + '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if known else ""
+    exports = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
+    exports += [f"LD_LIBRARY_PATH={path}"] if path else []
+    return (f"export {' '.join(exports)}\n" if exports else "") + read_snippet(
+        "job_python",
+        python=quote_path(job.python),
+        program=quote(read_program("net_plugin")),
+        package=" ".join(map(quote, names)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """What came of opening the plug-in."""
+
+    opened: str | None
+    failures: tuple[str, ...] = ()
+    """What the loader says, of each name that was tried in vain."""
+
+
+def parse_plugin(text: str) -> Plugin | None:
+    """Read the pairs of the program; None where there is no such interpreter."""
+    pairs = read_pairs(text)
+    if "absent" in pairs:
+        return None
+    if "whole" not in pairs:
+        raise Unparsed("not what the program prints")
+    failures = tuple(value for key, value in pairs.items() if key.startswith("failed "))
+    return Plugin(opened=pairs.get("opened"), failures=failures)
+
+
+PLUGIN = Probe(name="nccl-plugin", command=_plugin_command, parse=parse_plugin, timeout_s=20.0)
+
+_LINE = re.compile(r"(file|folder|unreadable|absent) (-|\d{1,10}-\d{1,7}) (.{1,4096})")
+
+
+_SOURCED = re.compile(r"(?:\w+=\S*\s+)*(?:source|\.)\s+([\"']?)(~?/[\w./@+-]+)\1(?=[\s;]|$)")
+_CONDITION = re.compile(r"\|\||&&|\bif\b|\[|\btest\b")
+_OF_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_CONF_FILE")
+
+
+def files_of(
+    setup: Sequence[str], env: Mapping[str, str], mounts: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the files that a job needs on its nodes, and what names each.
+
+    They are those that its lines of setup source in any case and, in an image (`mounts` is not
+    None), what is mounted into it; else those that variables of NCCL name.
+    """
+    found: dict[str, str] = {}
+    for line in setup:
+        sourced = _SOURCED.match(line.strip())
+        if sourced and not _CONDITION.search(line):
+            found[sourced[2]] = "setup"
+    sources = [mount.partition(":")[0] for mount in mounts or ()]
+    found |= dict.fromkeys((path for path in sources if path.startswith("/")), "mounts")
+    if mounts is None:
+        named = {env[name]: name for name in _OF_VARIABLES if env.get(name, "").startswith("/")}
+        found |= named
+    return {path: name for path, name in found.items() if not {*path} & {*"$\n"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One file of a node."""
+
+    path: str
+    """As the node spells it."""
+    state: str
+    """`file`, `folder`, `unreadable` or `absent`."""
+    text: str
+    """Checksum and size of its first MiB; `-` for what is no file."""
+
+
+def _files_command(job: PreflightJob) -> str | None:
+    if not job.files:
+        return None
+    return read_snippet("job_files", files=" ".join(quote_path(path) for path in job.files))
+
+
+def parse_files(text: str) -> tuple[Found, ...]:
+    """Return what is at the paths that a node was asked for, in their order."""
+    lines = "\n".join(read_lines(text))
+    return tuple(Found(path=one[3], state=one[1], text=one[2]) for one in matched(lines, _LINE))
+
+
+FILES = Probe(name="job-files", command=_files_command, parse=parse_files)
