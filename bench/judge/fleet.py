@@ -91,6 +91,7 @@ def _reply(
             for name, text in texts.host(host, number, job, chance).items()
         },
         "amd-gpus": Output(stdout="no AMD GPU\n", exit_code=NOT_APPLICABLE),
+        "efa": Output(stdout="no EFA device\n", exit_code=NOT_APPLICABLE),
     }
     reach = Reach(
         via="srun",

@@ -12,7 +12,8 @@ from clusterkit.preflight.checks.results import Result, Results, advice, ok, ski
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import pci_gpus
 from clusterkit.preflight.probes.gpu.pci_gpus import GpuDirect
-from clusterkit.preflight.probes.net import interfaces, rdma_ports
+from clusterkit.preflight.probes.net import efa, interfaces, rdma_ports
+from clusterkit.preflight.probes.net.efa import Efa
 from clusterkit.preflight.probes.net.rdma_ports import Rdma
 from clusterkit.transport.probe import PreflightJob
 
@@ -106,11 +107,27 @@ def _no_gpu_traffic(job: PreflightJob) -> str | None:
 @each_node(pci_gpus.GPUDIRECT)
 def _gpudirect(facts: GpuDirect) -> Result:
     if facts.peermem or facts.dma_buf:
-        return ok(f"GPUDirect RDMA by {'nvidia_peermem' if facts.peermem else 'dma-buf'}")
+        return ok(f"GPUDirect RDMA by {facts.peermem or 'dma-buf'}")
     kernel = ".".join(str(part) for part in facts.kernel)
     summary = "no GPUDirect RDMA: nvidia_peermem is not loaded, and no dma-buf"
     driver = f"{'open' if facts.open_driver else 'closed'} driver"
     return advice("IB008").warn(summary, f"kernel {kernel}, {driver}")
+
+
+@check("IB011", "ib-efa", efa.PROBE)
+@each_node(efa.PROBE)
+def _efa(found: Efa) -> Result:
+    if found.bound < found.pci:
+        lost = found.pci - found.bound
+        return advice("IB011").fail(f"{lost} of {found.pci} EFA devices have no driver")
+    if found.usable < found.bound:
+        summary = f"only {found.usable} of {found.bound} EFA devices may be opened"
+        return advice("IB011", "denied").fail(summary)
+    if found.provider is False:
+        summary = "libfabric finds no EFA device: NCCL's plug-in goes over TCP"
+        return advice("IB011", "provider").warn(summary)
+    seen = "" if found.provider else "there is no fi_info that could ask libfabric"
+    return ok(f"{found.pci} EFA devices", seen)
 
 
 @check("IB009", "ib-mtu", interfaces.PROBE, tier=Tier.ROUND_TRIP)

@@ -73,6 +73,32 @@ def test_a_node_has_as_many_devices_as_its_instance_type() -> None:
     assert one("ib-devices", "Killed\n", rdma_devices=4).verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("said", "verdict", "summary"),
+    [
+        ("pci=4\nbound=4\nusable=4\nprovider=there\nend\n", "pass", "4 EFA devices"),
+        ("pci=4\nbound=4\nusable=5\nprovider=unknown\nend\n", "pass", "4 EFA devices"),
+        (
+            "pci=4\nbound=3\nusable=3\nprovider=there\nend\n",
+            "fail",
+            "1 of 4 EFA devices have no driver",
+        ),
+        (
+            "pci=4\nbound=4\nusable=0\nprovider=absent\nend\n",
+            "fail",
+            "only 0 of 4 EFA devices may be opened",
+        ),
+        ("pci=4\nbound=4\nusable=4\nprovider=absent\nend\n", "warn", "libfabric finds no EFA"),
+        ("pci=4\nbound=4\nusable=4\nprovider=maybe\nend\n", "unknown", "efa: unparsed"),
+        (Output(stdout="no EFA device\n", exit_code=NOT_APPLICABLE), "skip", "no EFA device"),
+    ],
+)
+def test_devices_of_efa(said: str | Output, verdict: str, summary: str) -> None:
+    (found,) = judge("ib-efa", {"n1": said}).values()
+    assert found.verdict == verdict
+    assert found.summary.startswith(summary)
+
+
 def test_two_of_eight_are_down() -> None:
     ruling = one("ib-port-state", recording("ibstat_h100_2of8_down.txt"))
     assert ruling.summary == "mlx5_11/1,mlx5_5/1 are down"
@@ -339,5 +365,5 @@ def test_interface_speed() -> None:
 
 def test_ids_and_explanations() -> None:
     assert [check.id for check in sorted(CHECKS.values(), key=lambda check: check.id)] == [
-        f"IB{n:03}" for n in range(1, 11)
+        f"IB{n:03}" for n in range(1, 12)
     ]

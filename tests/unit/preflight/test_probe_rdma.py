@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.preflight.probes.gpu import nvidia_links, pci_gpus
-from clusterkit.preflight.probes.net import interfaces, rdma_counters, rdma_ports
+from clusterkit.preflight.probes.net import efa, interfaces, rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma_ports import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
 from clusterkit.transport.script import compose, read_answer
@@ -344,14 +344,50 @@ def test_gpudirect_of_a_machine(shell: tuple[str, ...], sysfs: Path) -> None:
     text = snippet(pci_gpus.GPUDIRECT, sysfs)
     text = text.replace("/proc/driver/nvidia/version", str(sysfs.parent / "version"))
     facts = pci_gpus.parse_gpudirect(run(shell, text).stdout)
-    assert (facts.open_driver, facts.peermem) == (True, False)
+    assert (facts.open_driver, facts.peermem) == (True, None)
     assert facts.kernel >= (2, 6)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_efa_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
+    cards = {"0": ("0x1d0f", "0xefa1"), "1": ("0x1d0f", "0xefa1"), "2": ("0x1d0f", "0xec20")}
+    for name, (vendor, kind) in cards.items():
+        card = tmp_path / "pci" / name
+        card.mkdir(parents=True)
+        (card / "vendor").write_text(f"{vendor}\n")
+        (card / "device").write_text(f"{kind}\n")
+    (tmp_path / "pci" / "no-card").mkdir()
+    for name, vendor in (("rdmap0s0", "0x1d0f"), ("mlx5_0", "0x15b3")):
+        (tmp_path / "ib" / name / "device").mkdir(parents=True)
+        (tmp_path / "ib" / name / "device" / "vendor").write_text(f"{vendor}\n")
+    for name in ("uverbs0", "uverbs1"):
+        (tmp_path / name).touch()
+    text = snippet(efa.PROBE)
+    for path, there in [
+        ("/sys/bus/pci/devices", "pci"), ("/sys/class/infiniband", "ib"), ("/dev/infiniband/", ""),
+        ("/opt/amazon/efa/bin", "bin"),
+    ]:  # fmt: skip
+        text = text.replace(path, f"{tmp_path}/{there}")
+    without = run(shell, text)
+    assert without.stderr == ""
+    found = efa.parse(without.stdout)
+    assert (found.pci, found.bound, found.usable, found.provider) == (2, 1, 2, None)
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "fi_info"
+    tool.write_text('#!/bin/sh\n[ "$*" = "-p efa -t FI_EP_RDM" ]\n')
+    tool.chmod(0o755)
+    assert efa.parse(run(shell, text).stdout).provider is True
+    tool.write_text("#!/bin/sh\nexit 61\n")
+    assert efa.parse(run(shell, text).stdout).provider is False
+    assert run(shell, text.replace("0xefa", "0xfff")).returncode == NOT_APPLICABLE
 
 
 def test_gpudirect() -> None:
     closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n"
     facts = pci_gpus.parse_gpudirect(f"kernel 5.15.0-91-generic\nmodule nvidia_peermem\n{closed}")
-    assert (facts.peermem, facts.open_driver, facts.dma_buf) == (True, False, False)
+    assert (facts.peermem, facts.open_driver, facts.dma_buf) == ("nvidia_peermem", False, False)
+    ours = pci_gpus.parse_gpudirect(f"kernel 5.15.0\nmodule efa_nv_peermem\n{closed}")
+    assert ours.peermem == "efa_nv_peermem"
     opened = closed.replace("x86_64 Kernel", "Open Kernel")
     assert pci_gpus.parse_gpudirect(f"kernel 5.12.0\n{opened}").dma_buf
     assert not pci_gpus.parse_gpudirect(f"kernel 5.4.0\n{opened}").dma_buf
@@ -366,6 +402,7 @@ OURS = {
     "port|mlx5_0|1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|Ethernet|0x0|0x0\n"
     "gid|mlx5_0|1|3|RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth2\n",
     rdma_counters.PROBE.name: COUNTED,
+    efa.PROBE.name: "pci=32\nbound=32\nusable=32\nprovider=there\nend\n",
     pci_gpus.GPUDIRECT.name: "kernel 5.15.0\nmodule nvidia_peermem\nNVRM version: NVIDIA UNIX\n",
     interfaces.PROBE.name: "eth0|1500|25000|1\nib0|4092|-1|32\n",
 }

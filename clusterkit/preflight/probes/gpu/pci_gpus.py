@@ -110,8 +110,8 @@ class GpuDirect:
     """The two ways by which RDMA reaches GPU memory."""
 
     kernel: tuple[int, int]
-    peermem: bool
-    """nvidia_peermem (or the older nv_peer_mem) is loaded."""
+    peermem: str | None
+    """The module that is loaded: nvidia_peermem, the older nv_peer_mem, or EFA's own."""
     open_driver: bool
     """NVIDIA's open kernel module, the only one with dma-buf."""
 
@@ -124,12 +124,13 @@ class GpuDirect:
 def parse_gpudirect(text: str) -> GpuDirect:
     """Read the kernel's release, the modules, and `/proc/driver/nvidia/version`."""
     kernel = re.search(r"^kernel (\d{1,3})\.(\d{1,4})", text, re.MULTILINE)
+    module = re.search(r"^module (\w{1,40})$", text, re.MULTILINE)
     driver = re.search(r"^NVRM version: (.*)", text, re.MULTILINE)
     if kernel is None or driver is None:
         raise Unparsed("no kernel release" if kernel is None else "no NVRM version")
     return GpuDirect(
         kernel=(whole(kernel[1]), whole(kernel[2])),
-        peermem=re.search(r"^module nv", text, re.MULTILINE) is not None,
+        peermem=module[1] if module else None,
         open_driver="Open Kernel Module" in driver[1],
     )
 
