@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd, lcm
 
-from clusterkit.core.data import read_problem
+from clusterkit.core.data import read_problem, read_table
 from clusterkit.core.errors import Problem
 from clusterkit.estimate.setup import (
     FSDP,
@@ -27,17 +27,7 @@ _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
 _BEYOND_DDP = frozenset({Sharding.GRADIENTS, Sharding.FULL, Sharding.HYBRID})
 _MUCH_PADDING = 1.05
-_MOST_RANKS = 1_024
-LIMITS: Mapping[str, int] = {
-    "gpus": 1_000_000,
-    "gpus_per_node": 1_000,
-    "seq": 100_000_000,
-    "micro_batch": 1_000_000,
-    "accumulation": 100_000_000,
-    "global_batch": 1_000_000_000,
-    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), _MOST_RANKS),
-    "lora_rank": 100_000,
-}
+LIMITS = {row["name"]: int(row["most"]) for row in read_table(__file__, "limits.tsv")}
 """Beyond which number it must be a mistake, by attribute."""
 
 
@@ -116,7 +106,7 @@ def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
         parts["words of the vocabulary"] = model.vocab
     uneven = [f"{number} {what}" for what, number in parts.items() if number % tp]
     if uneven:
-        most = min(setup.gpus, _MOST_RANKS)
+        most = min(setup.gpus, LIMITS["tp"])
         works = [t for t in range(1, most + 1) if not any(n % t for n in parts.values())]
         below, above = [t for t in works if t < tp], [t for t in works if t > tp]
         near = _either(below[-3:] + above[:2])

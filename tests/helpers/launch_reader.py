@@ -24,6 +24,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
+from clusterkit.launch.rank_layout.exports import MEGATRON_FLAGS
 
 _ENUMS: Mapping[str, type[StrEnum]] = {
     "checkpointing": Checkpointing,
@@ -209,7 +210,7 @@ def _deepspeed_precision(document: Mapping[str, Any], training: Mapping[str, Any
 def settings_of(arguments: Sequence[str], gpus: int) -> Mapping[str, Any]:
     """Return the fields of a `Setup` that arguments of Megatron-LM stand for."""
     given = dict(zip(arguments, (*arguments[1:], ""), strict=True))
-    ranks = {name: _number(given, flag, 1) for name, flag in launch.RANKS.items()}
+    ranks = {name: _number(given, flag, 1) for name, flag in MEGATRON_FLAGS.items()}
     micro = _number(given, "--micro-batch-size", 1)
     copies = max(gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"]), 1)
     method = (given.get("--recompute-granularity"), given.get("--recompute-method"))

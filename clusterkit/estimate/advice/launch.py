@@ -18,6 +18,7 @@ from clusterkit.core.data import read_template
 from clusterkit.estimate.refusals import last_stage
 from clusterkit.estimate.setup import Library, Loss, Optimizer, Precision, Setup, Sharding
 from clusterkit.launch.frameworks.base import preset_text
+from clusterkit.launch.rank_layout.exports import MEGATRON_FLAGS
 
 SUBMIT = "submit.sh"
 DS_CONFIG = "ds_config.json"
@@ -39,14 +40,6 @@ DTYPES: Mapping[Precision, tuple[str, str, bool]] = {
 
 STAGES = {sharding: stage for stage, sharding in enumerate(Sharding) if stage < 4}
 """The stage of ZeRO; none for hybrid sharding."""
-RANKS = {
-    "tp": "--tensor-model-parallel-size",
-    "pp": "--pipeline-model-parallel-size",
-    "vpp": "--num-virtual-stages-per-pipeline-rank",
-    "cp": "--context-parallel-size",
-    "ep": "--expert-model-parallel-size",
-}
-"""The argument of Megatron-LM for each number of ranks."""
 
 _MACHINES = frozenset({"model", "gpu", "gpus", "gpus_per_node", "interconnect", "library"})
 IN_COMMAND = _MACHINES | {
@@ -55,8 +48,8 @@ IN_COMMAND = _MACHINES | {
 """Fields of a setup that the submit line or the configuration of FSDP holds, or nobody."""
 IN_DS_CONFIG = IN_COMMAND | {"micro_batch", "accumulation", "tp", "cp"}
 _IN_ARGUMENTS = _MACHINES | {
-    *("sharding", "seq", "sequence_parallel", "micro_batch", "accumulation", "precision", *RANKS),
-    *("optimizer", "loss", "fp32_gradients", "checkpointing", "flash_attention"),
+    *("sharding", "seq", "sequence_parallel", "micro_batch", "accumulation", "precision"),
+    *(*MEGATRON_FLAGS, "optimizer", "loss", "fp32_gradients", "checkpointing", "flash_attention"),
 }
 """Fields that arguments of Megatron-LM hold, for all that it has."""
 
@@ -116,7 +109,7 @@ def _rendered(setup: Setup, folder: str, script: str | None) -> dict[str, Any]:
         folder=folder,
         script=script,
         dtypes=DTYPES,
-        ranks=RANKS,
+        ranks=MEGATRON_FLAGS,
         stage=STAGES.get(setup.sharding),
         last_stage=last_stage(setup),
         presets={"cpu": cpu, "nvme": nvme},

@@ -8,12 +8,14 @@ from enum import StrEnum
 from clusterkit.core.errors import UserError
 from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Parallelism
 
-_MEGATRON_FLAGS = {
+MEGATRON_FLAGS = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
+    "vpp": "--num-virtual-stages-per-pipeline-rank",
     "cp": "--context-parallel-size",
     "ep": "--expert-model-parallel-size",
 }
+"""The argument of Megatron-LM for each number of ranks."""
 _PP_BEFORE_DP = "tp-cp-ep-pp-dp"
 
 
@@ -56,7 +58,8 @@ def variables(parallelism: Parallelism) -> Mapping[str, str]:
 
 def _megatron(parallelism: Parallelism) -> str:
     """Write flags of Megatron-LM, which knows two orders (megatron/training/initialize.py)."""
-    flags = [f"{flag} {getattr(parallelism, name)}" for name, flag in _MEGATRON_FLAGS.items()]
+    sizes = {MEGATRON_FLAGS[name]: getattr(parallelism, name) for name in ("tp", "pp", "cp", "ep")}
+    flags = [f"{flag} {size}" for flag, size in sizes.items()]
     if not _numbers_like(parallelism, MEGATRON_ORDER):
         flags.append("--use-tp-pp-dp-mapping")
     known = any(_numbers_like(parallelism, order) for order in (MEGATRON_ORDER, _PP_BEFORE_DP))
