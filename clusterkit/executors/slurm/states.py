@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit.core.commands import run_command
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState
@@ -25,37 +26,15 @@ from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Unparsed
 from clusterkit.transport.slurm_nodes import SlurmNode
 
-_STATES = {
-    word: state
-    for state, words in (
-        (JobState.PENDING, "PENDING CONFIGURING RESV_DEL_HOLD"),
-        (JobState.RUNNING, "RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED SIGNALING RESIZING"),
-        (JobState.SUCCEEDED, "COMPLETED"),
-        (JobState.FAILED, "FAILED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL"),
-        (JobState.TIMEOUT, "TIMEOUT DEADLINE"),
-        (JobState.CANCELLED, "CANCELLED REVOKED"),
-        (JobState.PREEMPTED, "PREEMPTED"),
-        (JobState.REQUEUED, "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT EXPEDITING"),
-    )
-    for word in words.split()
-}
-"""Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.11."""
+_ROWS = {row["slurm"]: row for row in read_table(__file__, "states.tsv")}
+_STATES = {word: JobState(row["state"]) for word, row in _ROWS.items()}
 
-_LOST = "a node failed"
-_NOT_BOOTED = "a node did not boot"
+_LOST, _NOT_BOOTED = (_ROWS[word]["reason"] for word in ("NODE_FAIL", "BOOT_FAIL"))
 _NO_NODES = re.compile(r"Nodes required for job are DOWN|ReqNodeNotAvail")
 _OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|StartTime)=(\S+)")
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
-_REASONS = {
-    "NODE_FAIL": _LOST,
-    "OUT_OF_MEMORY": "out of memory",
-    "BOOT_FAIL": _NOT_BOOTED,
-    "LAUNCH_FAILED": "Slurm could not start it",
-    "RECONFIG_FAIL": "a node could not be reconfigured",
-    "DEADLINE": "its deadline passed",
-}
 _SQUEUE_FORMAT = "%A|%T|%r|%o"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
@@ -176,11 +155,12 @@ def state_of(word: str, *, reason: str = "", code: int | None = None) -> Schedul
     """Translate a state as Slurm prints it, such as `CANCELLED by 1000` or `NODE_FAIL`."""
     first = word.split(maxsplit=1)[0].rstrip("+") if word.split() else ""
     state = _STATES.get(first, JobState.UNKNOWN)
-    known_reason = reason if reason not in {"None", "(null)", ""} else None
+    known = reason if reason not in {"None", "(null)", ""} else None
+    usual = _ROWS[first]["reason"] if first in _ROWS else ""
     return SchedulerState(
         state=state,
         word=first,
-        reason=_REASONS.get(first, known_reason if state is not JobState.SUCCEEDED else None),
+        reason=usual or (known if state is not JobState.SUCCEEDED else None),
         exit_code=code if state.final else None,
     )
 
