@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.env_lint.rules.base import (
     Violation,
@@ -88,18 +89,7 @@ def _removed(_: Setting, variable: Variable | None) -> Iterator[Violation]:
 
 
 _LONGEST_LEVEL = 4
-_TRUTHS = {
-    "torch": (
-        frozenset(["y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"]),
-        "PyTorch stops with an error",
-    ),
-    "libfabric": (
-        frozenset(["1", "true", "yes", "on", "0", "false", "no", "off"]),
-        "libfabric ignores it",
-    ),
-    "ofi": (frozenset(["1", "true", "0", "false"]), "aws-ofi-nccl refuses to start"),
-}
-"""Reader -> what it takes for a boolean, and what it does with anything else."""
+_TRUTHS = {row["family"]: row for row in read_table(__file__, "truths.tsv")}
 
 
 @alone("NCCL111")
@@ -151,7 +141,7 @@ def _unknown_word(value: str, variable: Variable) -> Iterator[Violation]:
         near = [w for w in variable.words if w.upper() == wrong[0].strip().upper()]
         # 2.30 reads the list at once (src/include/param/parser_bitset.h).
         ignored = "it is ignored" + ", since 2.30 with the whole list" * (variable.type == "words")
-        stops = {**{name: _TRUTHS[name][1] for name in ("ofi", "torch")}, "horovod": _HOROVOD}
+        stops = {**{name: _TRUTHS[name]["then"] for name in ("ofi", "torch")}, "horovod": _HOROVOD}
         then = stops.get(variable.family, ignored)
         yield Violation(
             f"not a word that it knows: {listed}; {then}",
@@ -188,7 +178,8 @@ def _algorithms(value: str, variable: Variable) -> Iterator[Violation]:
 @alone("NCCL117")
 @of_types("truth")
 def _not_a_truth(value: str, variable: Variable) -> Iterator[Violation]:
-    accepted, then = _TRUTHS.get(variable.family, _TRUTHS["torch"])
+    reader = _TRUTHS.get(variable.family, _TRUTHS["torch"])
+    accepted, then = reader["accepted"].split(), reader["then"]
     given = value.strip().lower()
     if given not in accepted and not (variable.family == "ofi" and re.fullmatch(r"-?\d+", given)):
         yield Violation(f"not a truth value: {then}", "write 1 or 0")

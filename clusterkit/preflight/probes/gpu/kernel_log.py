@@ -165,18 +165,7 @@ class XidAction(StrEnum):
 
 
 _BY_RESOLUTION = {
-    "RESTART_APP": XidAction.NOTHING,
-    "IGNORE": XidAction.NOTHING,
-    # Alone, it is what a process that is killed leaves; with another Xid, that one decides.
-    "WORKFLOW_XID_45": XidAction.NOTHING,
-    "WORKFLOW_XID_48": XidAction.RESET,
-    "WORKFLOW_NVLINK_ERR": XidAction.RESET,
-    "RESET_GPU": XidAction.RESET,
-    "RESTART_BM": XidAction.REBOOT,
-    "RESTART_VM": XidAction.REBOOT,
-    "CHECK_MECHANICALS": XidAction.REPAIR,
-    "UPDATE_SWFW": XidAction.UPDATE,
-    "CONTACT_SUPPORT": XidAction.REPORT,
+    row["resolution"]: XidAction[row["action"]] for row in read_table(__file__, "resolutions.tsv")
 }
 RECOVERY_ACTION = 154
 _REMAPPED = 63

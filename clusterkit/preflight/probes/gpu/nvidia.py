@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from clusterkit.core import untrusted
-from clusterkit.core.data import read_snippet
+from clusterkit.core.data import read_snippet, read_table
 from clusterkit.core.untrusted import real
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
@@ -23,18 +23,13 @@ _CACHED = 1 << 14
 """Cells of thousands of GPUs hold the same few hundred texts."""
 
 
-_NOT_SUPPORTED = frozenset(
-    {
-        "N/A",
-        "Not Supported",
-        "Not Available",
-        "Unknown Error",
-        "GPU is lost",
-        "GPU requires reset",
-        "Insufficient Permissions",
-        "Requested functionality has been deprecated",
-    }
-)
+def words_of(what: str) -> frozenset[str]:
+    """Return the words of nvidia-smi for something; `nvidia_words.tsv` lists them."""
+    rows = read_table(__file__, "nvidia_words.tsv")
+    return frozenset(row["words"] for row in rows if row["of"] == what)
+
+
+_NOT_SUPPORTED = words_of("no-value")
 
 
 def nvidia(body: str) -> Callable[[PreflightJob], str]:

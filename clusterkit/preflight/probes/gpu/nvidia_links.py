@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import real
-from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe, words_of
 from clusterkit.preflight.probes.snippets import read_lines, whole_number
 from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
 from clusterkit.preflight.topology.parse import parse_topology
@@ -112,15 +112,7 @@ def _link(line: str) -> tuple[int, float | None]:
 NVLINK = nvidia_probe("nvidia-nvlink", read_snippet("nvidia_nvlink"), parse_nvlink)
 
 
-ERRORS = frozenset(
-    {
-        "Replay Errors", "Recovery Errors", "CRC Errors", "Malformed packet Errors",
-        "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Local link integrity Errors",
-        "Link recovery failed events", "Effective Errors",
-    }
-)  # fmt: skip
-"""Up to Hopper the first three. Those of Blackwell that count what correction copes with (symbol
-and FEC errors), and plain traffic, are left out."""
+ERRORS = words_of("link-error")
 
 _UP = re.compile(r"up (\d{1,12}(?:\.\d{1,3})?)")
 _COUNTER = re.compile(r"Link (\d{1,4}): ([A-Za-z][\w ./-]*?): (\S+)(?: .*)?")

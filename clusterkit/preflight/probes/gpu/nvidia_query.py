@@ -27,18 +27,7 @@ _MARK = "NVSMI LOG"
 # A literal beginning is found ten times as fast as `^` with MULTILINE.
 _GPU = re.compile(r"\nGPU (.*)")
 _PATHS = {row["path"]: row["column"] for row in read_table(__file__, "nvidia_query.tsv")}
-# nvml.h, nvmlClocksEventReason*
-_REASONS = {
-    "Idle": 0x1,
-    "Applications Clocks Setting": 0x2,
-    "SW Power Cap": 0x4,
-    "HW Slowdown": 0x8,
-    "Sync Boost": 0x10,
-    "SW Thermal Slowdown": 0x20,
-    "HW Slowdown/HW Thermal Slowdown": 0x40,
-    "HW Slowdown/HW Power Brake Slowdown": 0x80,
-    "Display Clock Setting": 0x100,
-}
+_REASONS = {row["reason"]: int(row["bit"], 16) for row in read_table(__file__, "clock_reasons.tsv")}
 _ECC = "ECC Errors"
 _REASON_SECTIONS = ("Clocks Event Reasons", "Clocks Throttle Reasons")
 

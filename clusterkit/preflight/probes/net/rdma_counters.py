@@ -5,24 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_snippet
+from clusterkit.core.data import read_snippet, read_table
 from clusterkit.preflight.probes.snippets import matched
 from clusterkit.transport.probe import Probe, Unparsed
 
-COUNTERS = {
-    "symbol_error": 16,
-    "link_error_recovery": 8,
-    "link_downed": 8,
-    "port_rcv_errors": 16,
-    "port_rcv_remote_physical_errors": 16,
-    "port_xmit_discards": 16,
-    "port_rcv_constraint_errors": 8,
-    "port_xmit_constraint_errors": 8,
-    "local_link_integrity_errors": 4,
-    "excessive_buffer_overrun_errors": 4,
-}
-"""Of the InfiniBand specification (PortCounters), under their names in sysfs, with their bits. They
-stay at 0 on a sound link; port_xmit_wait is left out, for it counts congestion."""
+COUNTERS = {row["counter"]: int(row["bits"]) for row in read_table(__file__, "rdma_counters.tsv")}
+"""Each counter with its bits."""
 _WIDEST = 32
 """Bits that some drivers count to."""
 _NARROW = 4
