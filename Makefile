@@ -62,14 +62,22 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
-# One after the other: beside builds of images, jobs of the cluster miss time limits, and disks fill.
+# Images are built while jobs of the cluster wait; containers run after them, as both at once miss time limits.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
+	@$(MAKE) --no-print-directory -j2 test-faults images || { tail $(VENV)/images.log; exit 1; }
+	pytest $(PYTEST) $(AGAIN) -m docker tests
+
+.PHONY: test-faults
+test-faults: $(VENV)/test.done
 	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(HERE) and not ($(FIRST))' tests
-	@$(MAKE) --no-print-directory test-docker
+
+.PHONY: images
+images: $(VENV)/test.done
+	@set -o pipefail; python -m tests.docker build 2>&1 | tee $(VENV)/images.log
 
 .PHONY: test-docker
-test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
+test-docker: images ## Build the images, run jobs in containers and compose clusters
 	pytest $(PYTEST) $(AGAIN) -m docker tests
 
 .PHONY: test-frameworks

@@ -11,9 +11,7 @@ from typing import Any
 from bench.figures import BenchError
 from clusterkit.images.catalogue import IMAGES
 from tests.docker import Engine, EngineError
-from tests.docker.fixtures import Images, images_on
-
-NAMES = ("base", "torch", "deepspeed", "horovod")
+from tests.docker.fixtures import BUILT, Images, images_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ def measure() -> tuple[Build, ...]:
         try:
             engine.up()
             with images_on(engine, folder) as images:
-                return tuple(_build(images, each) for each in NAMES)
+                return tuple(_build(images, each) for each in BUILT)
         except (EngineError, AssertionError) as error:
             raise BenchError(str(error)) from error
         finally:

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tests.docker import parts
 DEFAULT_ROOT = Path("/tmp/clusterkit-docker")
 _UP_S = 60.0
 _DOWN_S = 30.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_GROUP = "clusterkit-builds"
 _GIVE_WAY = ("nice", "-n", "10")
 """Builds compile on all cores, beside tests that others run; what they start inherits this."""
 
@@ -45,6 +48,8 @@ class Engine:
     root: Path
     enter: tuple[str, ...] = ()
     """What goes before a command to run it where the engine is: in a host of the lab."""
+    yields: bool = False
+    """Whether what it runs gets only the processor time that nobody else wants."""
 
     @property
     def socket(self) -> Path:
@@ -86,6 +91,7 @@ class Engine:
             # Containers reach no name server, and torch asks one for the name of each client.
             "--dns-opt=timeout:1", "--dns-opt=attempts:1",
             "--default-address-pool", f"base=10.{network}.0.0/16,size=24",
+            *(_least_share() if self.yields else ()),
         ]  # fmt: skip
         with (self.root / "log").open("ab") as log:
             process = subprocess.Popen(
@@ -97,6 +103,22 @@ class Engine:
                 said = (self.root / "log").read_text(errors="replace").splitlines()[-5:]
                 raise EngineError("dockerd does not come up:\n" + "\n".join(said))
             time.sleep(0.2)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have the engine up; one that was not before is stopped again, and keeps its images.
+
+        Raises:
+            MissingEngineError: a program or a right is missing here.
+            EngineError: it does not come up; its log says why.
+        """
+        was_up = self.is_up()
+        self.up()
+        try:
+            yield
+        finally:
+            if not was_up:
+                self.down(keep=True)
 
     def is_up(self) -> bool:
         """Tell whether the engine answers."""
@@ -174,3 +196,18 @@ class Engine:
         if self.call("image", "inspect", name).returncode:
             self.run("import", str(parts.base_tar(suite)), name)
         return name
+
+
+def _least_share() -> list[str]:
+    """Make a control group that gives way to all others; return the flags to run containers in it.
+
+    Each container has a group, which a nice value inside of it does not make give way.
+    """
+    for share in (_CGROUPS / "cpu" / _GROUP / "cpu.shares", _CGROUPS / _GROUP / "cpu.weight"):
+        try:
+            share.parent.mkdir(exist_ok=True)
+            share.write_text("1")  # version 1 makes 2 of it, the least there
+        except OSError:
+            continue
+        return ["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{_GROUP}"]
+    return []

@@ -20,6 +20,8 @@ import pytest
 from tests.docker.engine import Engine, MissingEngineError, default_root
 from tests.helpers.needs import lack
 
+BUILT = ("base", "torch", "deepspeed", "horovod")
+"""The images that are built and tried, each after what it is built on."""
 MARK = "lent-to-a-build-and-no-more"
 """Stands in all that builds are lent, so that it can be looked for in the images."""
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -34,8 +36,6 @@ class Images:
     engine: Engine
     lent: dict[str, Path]
     """Files by the flag of `images build` that takes them."""
-    address: str
-    """Where this machine's own wheels are served, for the time of the session."""
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def build(self, name: str) -> dict[str, Any]:
@@ -75,21 +75,14 @@ class Images:
 def engine() -> Iterator[Engine]:
     """Give the engine of this session; it keeps what was built, and one that was up stays up.
 
-    `python -m tests.docker down` removes all of it; CI does so first, and builds all images.
+    `python -m tests.docker down` removes all of it.
     """
     found = Engine(default_root())
-    if os.environ.get("CI") == "true":
-        found.down()
-    was_up = found.is_up()
     try:
-        found.up()
+        with found.running():
+            yield found
     except MissingEngineError as error:
         lack(str(error))
-    try:
-        yield found
-    finally:
-        if not was_up:
-            found.down(keep=True)
 
 
 @pytest.fixture(scope="session")
@@ -104,8 +97,7 @@ def images_on(engine: Engine, folder: Path) -> Iterator[Images]:
     """Give the images of an engine; what their builds are lent is written to `folder`."""
     wheels = os.environ.get("PIP_FIND_LINKS") or _find_links()
     with _served(wheels) as server:
-        address = f"127.0.0.1:{server.server_port}"
-        yield Images(engine, _lent(folder, address), address)
+        yield Images(engine, _lent(folder, f"http://127.0.0.1:{server.server_port}/{MARK}/"))
         server.shutdown()
 
 
@@ -125,13 +117,16 @@ def _served(wheels: str) -> http.server.ThreadingHTTPServer:
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.removeprefix(f"/{MARK}"))
+
     def log_message(self, *_: object) -> None:
         pass
 
 
-def _lent(folder: Path, address: str) -> dict[str, Path]:
+def _lent(folder: Path, wheels: str) -> dict[str, Path]:
     """Write what builds are lent, each with the mark in a comment."""
-    pip = f"# {MARK}\n[global]\nfind-links = http://{address}/\n"
+    pip = f"# {MARK}\n[global]\nfind-links = {wheels}\n"
     for option in ("index-url", "extra-index-url"):
         value = os.environ.get("PIP_" + option.upper().replace("-", "_"), "")
         pip += f"{option} = {value}\n" if value.startswith("http") else ""
