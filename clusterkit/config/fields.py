@@ -23,6 +23,7 @@ from clusterkit.core.model import (
     ContainerRuntime,
     GpuRequest,
     HorovodController,
+    RequeueOn,
     ShareRuns,
 )
 
@@ -255,6 +256,7 @@ GpuOption = GpuRequest
 Controller = HorovodController
 Runtime = ContainerRuntime
 Readers = ShareRuns
+Failures = RequeueOn
 Preflight = Literal["auto", "full", "off"]
 HostKeys = Literal["known", "accept-new"]
 Flag = bool

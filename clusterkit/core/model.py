@@ -92,6 +92,13 @@ class ContainerRuntime(StrEnum):
     PYXIS = "pyxis"
 
 
+class RequeueOn(StrEnum):
+    """Which failures of its command a job starts again after; after lost nodes it does anyway."""
+
+    HARDWARE = "hardware"
+    FAILURE = "failure"
+
+
 class ShareRuns(StrEnum):
     """Who may look at the logs and states of jobs, beside their owner."""
 
@@ -340,6 +347,7 @@ class LaunchPlan:
     time_limit_s: int | None
     container: ContainerPlan | None
     requeue: int
+    requeue_on: RequeueOn = RequeueOn.HARDWARE
     spares: int = 0
     """How many nodes there are beyond those that the job uses, for those that fail."""
     spare_names: tuple[str, ...] = ()

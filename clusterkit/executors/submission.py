@@ -248,6 +248,7 @@ def _prepare(
         time_limit_s=plan.time_limit_s,
         notice_s=plan.notice_s,
         requeue=plan.requeue,
+        requeue_on=plan.requeue_on,
         notices=plan.cluster.platform != NO_PLATFORM,
         spares=plan.spares,
         array=dependencies.array,

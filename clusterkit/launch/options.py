@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
-from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime
+from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn
 
 Place = str | os.PathLike[str]
 
@@ -99,8 +99,11 @@ class JobOptions:
         "Parameter servers among the processes; short for --set tensorflow.ps=K.",
         "1", "CountOrZero")] = None
     requeue: Annotated[int | None, Option("N",
-        "Maximum restarts after the time limit, preemption or a lost node.",
+        "Maximum restarts after the time limit, preemption, or a lost or faulty node.",
         "3", "CountOrZero")] = None
+    requeue_on: Annotated[str | None, Option("hardware|failure",
+        "Failures of the script to restart after: those of hardware (default), or any.",
+        "failure", "Failures")] = None
     spares: Annotated[int | None, Option("K",
         "Spare nodes, which replace failed ones when the job restarts.",
         "1", "CountOrZero")] = None
@@ -230,6 +233,7 @@ class JobSpec:
     mounts: tuple[str, ...] = ()
     """What the container sees beside the cluster's mounts, `SOURCE:TARGET[:ro]`."""
     requeue: int = 0
+    requeue_on: str = RequeueOn.HARDWARE
     spares: int = 0
     """How many more nodes to have at hand, for those that fail."""
     deepspeed_preset: str | None = None

@@ -15,6 +15,7 @@ from clusterkit.core.model import (
     ContainerPlan,
     HorovodController,
     LaunchPlan,
+    RequeueOn,
     SyncPlan,
 )
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
@@ -88,6 +89,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
+        requeue_on=RequeueOn(job.requeue_on),
         spares=job.spares,
         spare_names=names[most:],
         deepspeed_preset=job.deepspeed_preset,

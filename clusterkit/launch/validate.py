@@ -11,7 +11,7 @@ from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_tim
 from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
-from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest
+from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, RequeueOn
 from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
@@ -114,6 +114,12 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     for flag, number in (("requeue", job.requeue), ("spares", job.spares)):
         if number < 0:
             yield problem("negative", flag=flag, number=number)
+    if job.requeue_on not in [*RequeueOn]:
+        yield problem("requeue-on", job, choices=" or ".join(RequeueOn))
+    elif job.requeue_on == RequeueOn.FAILURE and job.max_nodes is not None:
+        yield problem("requeue-on-elastic", job)
+    elif job.requeue_on == RequeueOn.FAILURE and not job.requeue:
+        yield problem("requeue-on-no-restart", job)
     if job.spares <= 0:
         return
     if cluster.kind.shares_machine:

@@ -308,6 +308,33 @@ def test_a_node_that_its_output_blames_is_replaced_by_a_spare(
         assert shown["reason"].endswith("as in the attempt before, at step 40")
 
 
+RAISES = """
+import os, time
+attempt = int(os.environ["CK_RESTART_COUNT"])
+print(f"step {40 + 10 * min(attempt, 1)} loss 1.5", flush=True)
+time.sleep(2)
+if os.environ["CK_NODE_RANK"] == "1":
+    raise ValueError("no such column")
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("kind", ["lab", "rack"])
+def test_after_any_failure_until_it_gets_no_further(desk: Desk, kind: str) -> None:
+    script = desk.write("raises.py", RAISES)
+    words = ("--cluster", kind, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    done = desk.submit(
+        *(*words, "--time", "5", "--requeue", "5", "--requeue-on", "failure", script)
+    )
+    assert desk.clusterkit("wait", done["job_id"], timeout_s=200).returncode == 1
+    run = RunFolder(Path(done["run_dir"]))
+    found = node_results.read_attempts(run)
+    assert [max(node.step or 0 for node in one.nodes) for one in found] == [40, 50, 50]
+    assert node_results.left_out(run) == frozenset()
+    shown = json.loads(desk.clusterkit("status", done["job_id"], "--json").stdout)
+    assert shown["reason"].endswith("exited with 1; as in the attempt before, at step 50")
+
+
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:
     """A client that looks on tells Slurm, and status tells the user."""
     script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')

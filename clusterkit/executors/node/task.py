@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterkit.core import files, ownership, processes, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import NodeResult, Runtime
+from clusterkit.core.model import NodeResult, RequeueOn, Runtime
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
@@ -87,13 +87,12 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     min_nodes = submission.least if submission is not None else None
     if min_nodes is not None and result.exit_code and result.reason is None:
         _await_the_cause(run, me)
-    if _failed(result) and _may_start_again(run, submission, me):
+    if submission is not None and _failed(result) and _may_start_again(run, submission, me):
         if result.reason is None:
             # Before it looks: the look of a broken node takes longest, and others fail meanwhile.
             with suppress(UserError):
                 node_results.note_failure(run, result, attempt=me.attempt, n_nodes=me.of)
-        shared = submission is not None and submission.once and me.of > 1
-        result = _explained(run, me, result, since=since, shared=shared)
+        result = _explained(run, me, submission, result, since=since)
     try:
         node_results.write_result(
             run, result, attempt=me.attempt, n_nodes=me.of, min_nodes=min_nodes
@@ -103,8 +102,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if result.found and may_requeue(submission, me):
-        _give_back(run, me, result)
+    if submission is not None and may_requeue(submission, me):
+        _give_back(run, me, submission, result)
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
@@ -137,39 +136,56 @@ def _failed(result: NodeResult) -> bool:
     return bool(begun and result.exit_code and result.reason in {None, "peer"})
 
 
-def _may_start_again(run: RunFolder, submission: Submission | None, me: Identity) -> bool:
-    """Tell whether another attempt may follow one that fails, on other nodes than all of these."""
-    if submission is None or submission.least is not None or submission.kind.shares_machine:
+def _may_start_again(run: RunFolder, submission: Submission, me: Identity) -> bool:
+    """Tell whether another attempt may follow one that fails: mostly on other nodes."""
+    only_here = submission.kind.shares_machine and submission.requeue_on is RequeueOn.HARDWARE
+    if only_here or submission.least is not None:
         return False
     return attempts.may_follow(submission, me.attempt) and not runfolder.is_cancelled(run)
 
 
 def _explained(
-    run: RunFolder, me: Identity, result: NodeResult, *, since: int, shared: bool
+    run: RunFolder, me: Identity, submission: Submission, result: NodeResult, *, since: int
 ) -> NodeResult:
-    """Add a fault of this node; where its checks find none, what the output says."""
-    fault = why_broken(run, me)
+    """Add a fault of this node, but of the local machine; where its checks find none, its output's.
+
+    Nobody can replace the local machine.
+    """
+    alone = submission.kind.shares_machine
+    fault = None if alone else why_broken(run, me)
     if fault is not None:
         return replace(result, fault=fault)
-    return with_cause(run, me, result, since=since, shared=shared)
+    found = with_cause(run, me, result, since=since, shared=submission.once and me.of > 1)
+    return replace(found, fault=None) if alone else found
 
 
-def _give_back(run: RunFolder, me: Identity, result: NodeResult) -> None:
-    """Ask Slurm for another attempt, as this node is to blame for the end of this one."""
-    if not _is_in_vain(run, me, result) and not _is_cancelled(run, me):
-        requeue(run, me, f"{me.name} is unhealthy: {node_results.in_a_line(result.found or '')}")
+def _give_back(run: RunFolder, me: Identity, submission: Submission, result: NodeResult) -> None:
+    """Ask Slurm for another attempt, where this node is to blame for the end of this one.
 
-
-def _is_in_vain(run: RunFolder, me: Identity, result: NodeResult) -> bool:
-    """Tell whether the output alone blames this node, and an attempt before failed just so.
-
-    The others are waited for, as one of them may tell which step it was.
+    So is the first to fail, where any failure is a reason.
     """
-    if result.rule is None or not me.attempt:
+    why = node_results.in_a_line(result.found or "")
+    why = f"{me.name} is unhealthy: {why}" if why else ""
+    if not why and submission.requeue_on is RequeueOn.FAILURE and _failed(result):
+        first = node_results.first_failure(run, me.attempt)
+        mine = first is not None and first.node_rank == me.rank and submission.least is None
+        why = node_results.failure_text(result) if mine else ""
+    if why and not _is_in_vain(run, me, submission, result) and not _is_cancelled(run, me):
+        requeue(run, me, why)
+
+
+def _is_in_vain(run: RunFolder, me: Identity, submission: Submission, result: NodeResult) -> bool:
+    """Tell whether the attempt before failed just so, unless the checks of this node blame it.
+
+    The others are waited for: one of them may tell which step it was, or be the one to blame.
+    """
+    blamed = result.found is not None
+    if blamed and (result.rule is None or not me.attempt):
         return False
     deadline = time.monotonic() + _CAUSE_S
     while time.monotonic() < deadline and not runfolder.is_cancelled(run):
-        if len(node_results.read_results(run, me.attempt).nodes) >= me.of:
+        there = node_results.read_results(run, me.attempt).nodes
+        if len(there) >= (1 if submission.once else me.of):
             break
         time.sleep(0.5)
     return node_results.why_in_vain(run, me.attempt) is not None

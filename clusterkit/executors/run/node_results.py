@@ -17,7 +17,7 @@ from clusterkit.core import files, reading
 from clusterkit.core.bounds import NodeName
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.model import JobState, NodeResult, RequeueOn
 from clusterkit.core.records import count_of, record_of
 from clusterkit.core.text import cut
 from clusterkit.executors.run import attempts
@@ -291,13 +291,17 @@ def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: i
         attempt=attempt,
         left_out=len(left_out(run)),
         submission=submission,
-        excused=is_excused(read_results(run, attempt), why_in_vain(run, attempt)),
+        excused=is_excused(submission, read_results(run, attempt), why_in_vain(run, attempt)),
     )
 
 
-def is_excused(results: Results, in_vain: str | None) -> bool:
+def is_excused(submission: Submission, results: Results, in_vain: str | None) -> bool:
     """Tell whether a command that failed may do better in another attempt, unless it did not."""
-    return in_vain is None and any(result.fault for result in results.nodes)
+    if in_vain is not None:
+        return False
+    failed = any(result.exit_code and result.reason is None for result in results.nodes)
+    any_failure = submission.requeue_on is RequeueOn.FAILURE and submission.least is None
+    return any(result.fault for result in results.nodes) or (failed and any_failure)
 
 
 def why_in_vain(run: RunFolder, attempt: int) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any
 from clusterkit.core import files, ownership, reading
 from clusterkit.core.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobStatus, ShareRuns
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobStatus, RequeueOn, ShareRuns
 from clusterkit.core.ownership import Foreign
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import Secret
@@ -210,6 +210,8 @@ class Submission:
     """How long before its time limit Slurm announces that."""
     requeue: Attempt = 0
     """How often the job may start again after what was not its own doing."""
+    requeue_on: RequeueOn = RequeueOn.HARDWARE
+    """After which failures of its command it may."""
     notices: bool = True
     """Whether its nodes ask their cloud whether it is about to take them."""
     spares: Count = 0

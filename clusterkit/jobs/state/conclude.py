@@ -160,7 +160,7 @@ def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | N
         left_out=evidence.left_out,
         submission=submission,
         excused=evidence.results.attempt == evidence.attempt
-        and node_results.is_excused(evidence.results, evidence.in_vain),
+        and node_results.is_excused(submission, evidence.results, evidence.in_vain),
     )
     if not again:
         return None

@@ -17,7 +17,7 @@ import pytest
 
 from clusterkit.core import files, processes, timing
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, JobState, LaunchPlan
+from clusterkit.core.model import ClusterKind, JobState, LaunchPlan, RequeueOn
 from clusterkit.core.ports import hold_port
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
@@ -25,7 +25,7 @@ from clusterkit.executors.local.controller import split_devices
 from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.watch import blocked
-from clusterkit.executors.run import runfolder
+from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.jobs.watch import cancel, wait
@@ -99,6 +99,25 @@ def test_the_first_failure_decides_and_the_others_are_ended(
     assert said(job) == (JobState.FAILED, 3)
     assert job.status.reason == "node-1 exited with 3"
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("body", "attempts", "ends"),
+    [
+        ("echo step $((CK_RESTART_COUNT + 4)); exit $((CK_RESTART_COUNT < 2))", 3, None),
+        ("exit 3", 2, "node-0 exited with 3; as in the attempt before, with no step told"),
+        ("echo step 4; exit 3", 2, "node-0 exited with 3; as in the attempt before, at step 4"),
+        ("exit $((3 + CK_RESTART_COUNT))", 4, "node-0 exited with 6"),
+    ],
+)
+def test_after_any_failure_where_that_was_asked_for(
+    runs: Runs, body: str, attempts: int, ends: str | None
+) -> None:
+    """Not where it got no further than before, and at most so often."""
+    plan = runs.plan(nodes=1, requeue=3, requeue_on=RequeueOn.FAILURE)
+    job = wait(runs.start(body, plan))
+    assert len(node_results.read_attempts(job.run)) == attempts
+    assert job.status.reason == ends
 
 
 def test_a_signal_is_never_success(runs: Runs) -> None:

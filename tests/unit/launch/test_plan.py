@@ -16,6 +16,7 @@ from clusterkit.core.model import (
     HorovodController,
     Host,
     NodeCommand,
+    RequeueOn,
 )
 from clusterkit.launch import frameworks
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs
@@ -153,6 +154,15 @@ def test_more_spares_than_hosts() -> None:
     refused("2 nodes and 99 spares asked for", "has 3\nhint: --spares 1", spares=99, **more)
     refused("has 2 without n2\nhint: --spares 0", spares=1, exclude=("n2",), **more)
     refused("4 nodes and 1 spare asked", "--nodes 3 --spares 0", nodes=4, spares=1, **more)
+
+
+def test_after_which_failures_a_job_may_start_again() -> None:
+    again = {"requeue": 1, "requeue_on": "failure"}
+    assert plan().requeue_on is RequeueOn.HARDWARE
+    assert plan(**again).requeue_on is RequeueOn.FAILURE
+    refused("no such choice", "--requeue-on hardware or failure", requeue_on="x", requeue=1)
+    refused("how often", "--requeue 1", requeue_on="failure")
+    refused("an elastic job", max_nodes=4, **again)
 
 
 def test_hosts_keep_their_order() -> None:
