@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.results import (
@@ -78,6 +78,13 @@ def each_machine(rule: Callable[[NodeFacts], Found]) -> Evaluation:
 def each_node(probe: Probe[T]) -> Callable[[Callable[[T], Found]], Evaluation]:
     """Return a decorator for a rule about the facts of each node; missing facts are a result."""
     return lambda rule: each_machine(lambda node: rule(node.need(probe)))
+
+
+def node_check(
+    id_: str, name: str, probe: Probe[T], **options: Any
+) -> Callable[[Callable[[T], Found]], Check]:
+    """Return a decorator that makes a check of a rule about each node; `options` as for `check`."""
+    return lambda rule: check(id_, name, probe, **options)(each_node(probe)(rule))
 
 
 def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Results:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.base import node_check
 from clusterkit.preflight.checks.results import Result, ok
-from clusterkit.preflight.checks.types import Check, check
+from clusterkit.preflight.checks.types import Check
 from clusterkit.preflight.probes.gpu import nvidia_gpus
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
 
@@ -27,7 +27,7 @@ def gpu_check(id_: str, name: str, fine: str) -> Callable[[GpuRule], Check]:
         def of_node(facts: NvidiaGpus) -> Iterable[Result]:
             return by_gpu(((gpu.index, rule(gpu)) for gpu in facts.gpus), ok(fine))
 
-        return check(id_, name, nvidia_gpus.PROBE)(each_node(nvidia_gpus.PROBE)(of_node))
+        return node_check(id_, name, nvidia_gpus.PROBE)(of_node)
 
     return decorated
 

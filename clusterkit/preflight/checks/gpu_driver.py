@@ -8,9 +8,9 @@ from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import (
     Part,
     each_machine,
-    each_node,
     known,
     majority,
+    node_check,
     same_check,
     uniform,
 )
@@ -172,8 +172,7 @@ def _mig(gpu: Gpu) -> Result | None:
     return advice("GPU019").warn("MIG mode is on") if gpu.mig else None
 
 
-@check("GPU020", "gpu-processes", nvidia_list.PROCESSES)
-@each_node(nvidia_list.PROCESSES)
+@node_check("GPU020", "gpu-processes", nvidia_list.PROCESSES)
 def _processes(processes: tuple[GpuProcess, ...]) -> Result:
     if not processes:
         return ok("no process computes on the GPUs")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.base import node_check
 from clusterkit.preflight.checks.each_gpu import by_gpu, gpu_check, together
 from clusterkit.preflight.checks.results import Result, advice, ok, skip, unknown
-from clusterkit.preflight.checks.types import check
 from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 from clusterkit.preflight.probes.gpu.nvidia_links import (
@@ -42,8 +41,7 @@ _LINKS = (
 )
 
 
-@check("GPU017", "gpu-nvlink", nvidia_links.NVLINK)
-@each_node(nvidia_links.NVLINK)
+@node_check("GPU017", "gpu-nvlink", nvidia_links.NVLINK)
 def _nvlink(gpus: tuple[NvlinkGpu, ...]) -> Iterator[Result]:
     return by_gpu(((gpu.index, _links(gpu)) for gpu in gpus), ok("all NVLinks are up"))
 
@@ -80,8 +78,7 @@ _MIN_ERRORS = 5
 """Fewer say nothing, however short ago the node was booted (imbue-ai/cluster-health: 5 in all)."""
 
 
-@check("GPU026", "gpu-nvlink-errors", nvidia_links.NVLINK_ERRORS)
-@each_node(nvidia_links.NVLINK_ERRORS)
+@node_check("GPU026", "gpu-nvlink-errors", nvidia_links.NVLINK_ERRORS)
 def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
     if all(gpu.links is None for gpu in facts.gpus):
         yield skip("no NVLink whose errors are counted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each_machine, each_node
+from clusterkit.preflight.checks.base import each_machine, node_check
 from clusterkit.preflight.checks.each_gpu import gpu_check
 from clusterkit.preflight.checks.results import Result, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import NodeFacts, check
@@ -122,8 +122,7 @@ def _bus(address: str) -> str:
     return address.lower().partition(".")[0][-10:].rjust(10, "0")
 
 
-@check("GPU012", "gpu-nvswitch", kernel_log.PROBE)
-@each_node(kernel_log.PROBE)
+@node_check("GPU012", "gpu-nvswitch", kernel_log.PROBE)
 def _nvswitch(log: KernelLog) -> Result:
     if not log.sxids:
         return ok("no error of an NVSwitch")

@@ -8,7 +8,7 @@ from statistics import median
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, known
 from clusterkit.preflight.checks.each_gpu import gpu_check
-from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
+from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import ONE_NODE
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
@@ -49,23 +49,26 @@ def _throttle(gpu: Gpu) -> Result | None:
     return unknown(f"clock reasons {mask:#x} are not known") if mask & ~_KNOWN else None
 
 
-WARM_C = 85.0
+_WARM_C = 85.0
 """Above this, no data-centre GPU has much left: they slow down between 87 and 100 C."""
-NEAR_C = 10.0
+_NEAR_C = 10.0
 """Degrees from the GPU's own slowdown, where the driver says how far that is."""
 
 
 @gpu_check("GPU014", "gpu-temperature", "temperatures are fine")
 def _temperature(gpu: Gpu) -> Result | None:
-    if gpu.temperature_c is None:
-        return skip("no temperature sensor")
-    hot = advice("GPU014", gpu=gpu.index)
-    at = f"{gpu.temperature_c:.0f} C"
-    if gpu.margin_c is not None and gpu.margin_c <= 0:
-        return hot.fail(f"{at}, at its slowdown limit")
-    if gpu.margin_c is not None and gpu.margin_c < NEAR_C:
-        return hot.warn(f"{at}, {gpu.margin_c:.0f} C from its slowdown")
-    return hot.warn(at) if gpu.temperature_c > WARM_C else None
+    return heat(advice("GPU014", gpu=gpu.index), gpu.temperature_c, gpu.margin_c)
+
+
+def heat(hot: Advice, celsius: float | None, margin_c: float | None) -> Result | None:
+    """Return what is wrong with the temperature of a GPU, so far from its slowdown."""
+    if celsius is None:
+        return skip("no temperature is told")
+    if margin_c is not None and margin_c <= 0:
+        return hot.fail(f"{celsius:.0f} C, at its slowdown limit")
+    if margin_c is not None and margin_c < _NEAR_C:
+        return hot.warn(f"{celsius:.0f} C, {margin_c:.0f} C from its slowdown")
+    return hot.warn(f"{celsius:.0f} C") if celsius > _WARM_C else None
 
 
 _SLACK_W = 1.0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each_node, known, most, single_machine
+from clusterkit.preflight.checks.base import known, most, node_check, single_machine
 from clusterkit.preflight.checks.results import Result, Results, advice, ok
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import names
@@ -85,8 +85,7 @@ def _right(address: str, target: str, known: Mapping[str, Names]) -> bool:
     return target in known and address in known[target].local
 
 
-@check("HOST003", "host-own-name", names.PROBE, skip_if=single_machine)
-@each_node(names.PROBE)
+@node_check("HOST003", "host-own-name", names.PROBE, skip_if=single_machine)
 def _own_name(facts: Names) -> Result:
     own, wrong = f"{facts.name}: {' '.join(facts.own) or 'nothing'}", advice("HOST003")
     if not facts.own:

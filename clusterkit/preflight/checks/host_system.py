@@ -7,7 +7,7 @@ from __future__ import annotations
 from statistics import median
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, each_machine, each_node, known, same_check
+from clusterkit.preflight.checks.base import each, each_machine, known, node_check, same_check
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import disks, system
@@ -60,8 +60,7 @@ _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 """There `powersave` is the ordinary governor: it goes up to the full clock under load."""
 
 
-@check("HOST006", "host-governor", system.PROBE)
-@each_node(system.PROBE)
+@node_check("HOST006", "host-governor", system.PROBE)
 def _governor(facts: System) -> Result:
     if not facts.governors:
         return skip("the clock is not steered by the kernel")
@@ -157,8 +156,7 @@ _SHM_ADVISED_KIB = 1 << 20
 _SHM_FULL_PERCENT = 90
 
 
-@check("HOST010", "host-shm", disks.PROBE)
-@each_node(disks.PROBE)
+@node_check("HOST010", "host-shm", disks.PROBE)
 def _shm(facts: Disks) -> Result:
     if facts.shm is None:
         return advice("HOST010", "mount").fail("there is no /dev/shm")
@@ -187,8 +185,7 @@ _TMP_WARN_KIB = 2 << 20
 _TMP_WARN_PERCENT = 95
 
 
-@check("HOST011", "host-tmp", disks.PROBE)
-@each_node(disks.PROBE)
+@node_check("HOST011", "host-tmp", disks.PROBE)
 def _tmp(facts: Disks) -> Result:
     tmp, full = facts.tmp, advice("HOST011")
     if tmp is None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
+from clusterkit.preflight.checks.base import Part, known, majority, most, node_check
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import pci_gpus
@@ -103,8 +103,7 @@ def _no_gpu_traffic(job: PreflightJob) -> str | None:
     return "one node" if len(job.hosts) < 2 else None
 
 
-@check("IB008", "ib-gpudirect", pci_gpus.GPUDIRECT, skip_if=_no_gpu_traffic)
-@each_node(pci_gpus.GPUDIRECT)
+@node_check("IB008", "ib-gpudirect", pci_gpus.GPUDIRECT, skip_if=_no_gpu_traffic)
 def _gpudirect(facts: GpuDirect) -> Result:
     if facts.peermem or facts.dma_buf:
         return ok(f"GPUDirect RDMA by {facts.peermem or 'dma-buf'}")
@@ -114,8 +113,7 @@ def _gpudirect(facts: GpuDirect) -> Result:
     return advice("IB008").warn(summary, f"kernel {kernel}, {driver}")
 
 
-@check("IB011", "ib-efa", efa.PROBE)
-@each_node(efa.PROBE)
+@node_check("IB011", "ib-efa", efa.PROBE)
 def _efa(found: Efa) -> Result:
     if found.bound < found.pci:
         lost = found.pci - found.bound

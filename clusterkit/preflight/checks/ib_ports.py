@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, each_node, known, most
+from clusterkit.preflight.checks.base import each, known, most, node_check
 from clusterkit.preflight.checks.results import Result, Results, advice, missing, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
@@ -144,8 +144,7 @@ def _slow(slow: list[tuple[Port, tuple[float, int | None], tuple[float, int | No
     )
 
 
-@check("IB004", "ib-sm-lid", rdma_ports.PROBE)
-@each_node(rdma_ports.PROBE)
+@node_check("IB004", "ib-sm-lid", rdma_ports.PROBE)
 def _sm_lid(rdma: Rdma) -> Result:
     up = [port for port in _infiniband(rdma) if port.state != "down"]
     ports = [port for port in up if port.sm_lid is not None]

@@ -8,7 +8,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.core.text import some_of
-from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.base import node_check
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.net import ssh_peer
@@ -89,8 +89,7 @@ def _no_peers(job: PreflightJob) -> str | None:
     return "a single node" if len(job.hosts) < 2 else None
 
 
-@check("SSH004", "ssh-peers", ssh_peer.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
-@each_node(ssh_peer.PROBE)
+@node_check("SSH004", "ssh-peers", ssh_peer.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
 def peers(login: PeerLogin) -> Result:
     """Fail the nodes that cannot log in to the next."""
     if login.exit_code == 0:

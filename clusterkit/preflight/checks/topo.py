@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from clusterkit.core.hosts.hostlist import fold
-from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority, most
+from clusterkit.preflight.checks.base import Part, each_machine, known, majority, most, node_check
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
@@ -101,8 +101,7 @@ def _nvlink(evidence: Evidence) -> Results:
             yield name, skip("no NVLink between GPUs")
 
 
-@check("TOPO003", "topo-gpu-links", TOPO)
-@each_node(TOPO)
+@node_check("TOPO003", "topo-gpu-links", TOPO)
 def _gpu_links(matrix: Topology) -> Result:
     if len(matrix.gpus) < 2:
         return skip("one GPU to be seen, no pair")

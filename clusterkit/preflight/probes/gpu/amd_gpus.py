@@ -56,6 +56,12 @@ class AmdGpu:
     uncorrected: int | None = None
     """ECC errors since the driver was loaded."""
 
+    @property
+    def margin_c(self) -> float | None:
+        """Degrees left to the slowdown."""
+        known = self.junction_c is not None and self.slowdown_c is not None
+        return (self.slowdown_c or 0.0) - (self.junction_c or 0.0) if known else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdGpus:
