@@ -31,7 +31,70 @@ exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
 _FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
-LIBRARY = re.compile(r"-packages/|/lib(?:64)?/python\d|^<|\.pyx:|^/usr/lib")
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """What a program is in the midst of where a frame of its traceback looks so."""
+
+    frame: re.Pattern[str]
+    words: str
+    look: str
+
+
+_DOING = tuple(
+    _Doing(re.compile(frame), words, look)
+    for frame, words, look in (
+        (
+            r"/torch/utils/data/|-packages/webdataset/|/datasets/(?:\w+_)?dataset\.py",
+            "as a sample or a batch of the data was read",
+            (
+                "Look for the sample: a file or key that is missing, or one that is not like the "
+                "others; `num_workers=0` reads it in the process of the rank itself."
+            ),
+        ),
+        (
+            (
+                r"/torch/serialization\.py|/distributed/checkpoint/|/safetensors/"
+                r"|, in \w*(?:load|save)_(?:checkpoint|state_dict|pretrained)$"
+            ),
+            "as a checkpoint was read or written",
+            (
+                "Look whether the files are whole, on a folder that all nodes share, and of this "
+                "model and these versions."
+            ),
+        ),
+        (
+            r", in (?:from_pretrained|from_config)$",
+            "as a model or its parts were loaded",
+            (
+                "Look whether its files are whole and on all nodes, and whether the version of "
+                "the library that is installed knows this model."
+            ),
+        ),
+        (
+            r", in (?:init_process_group|init_distributed|next_rendezvous)$",
+            "as the processes were to meet",
+            (
+                "Look at MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, and at what the others "
+                "print."
+            ),
+        ),
+        (
+            r"<frozen importlib",
+            "as a module was imported",
+            (
+                "Compare the versions of the packages with those that the script asks for "
+                "(`pip check`), in the environment of the job."
+            ),
+        ),
+        (r"/torch/autograd/__init__\.py", "in the backward pass", ""),
+        (r"/torch/optim/|/deepspeed/runtime/zero/.*, in step$", "in a step of the optimizer", ""),
+    )
+)
+LIBRARY = re.compile(
+    r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
+)
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
@@ -134,23 +197,31 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
 def of_traceback(hit: Hit) -> Mapping[str, str]:
     """Return what the traceback of an exception tells of it, as fields for the texts of a rule.
 
-    `place` is the innermost line of code that is of no library, `message` the code that raised an
+    `place` is the innermost line of code that is of no library, the line of a library that it had
+    called, and what for; `look` says what to look at then. `message` is the code that raised an
     exception that says nothing, and `then` the last of the exceptions that it led to.
     """
     inside = takewhile(lambda line: line.startswith("  "), reversed(lines_before(hit, _AROUND)))
     frames: list[tuple[str, str]] = []
+    doing: _Doing | None = None
     code = ""
     for line in inside:
         if (frame := _FRAME_AT.match(line)) is None:
             code = line.strip(" ^~") or code
             continue
         frames.append((f"{frame[1]}:{frame[2]}", code))
+        doing = doing or next((one for one in _DOING if one.frame.search(line)), None)
         code = ""
+    inner = frames[0][0] if frames else ""
     own = next((place for place, _ in frames if not LIBRARY.search(place)), "")
-    place = own or (frames[0][0] if frames else "")
+    packages, _, library = inner.rpartition("-packages/")
+    called = f"in {library}" if own and packages else ""
+    parts = (own or inner, called, doing.words if doing else "")
     then = _led_to(lines_after(hit, _AROUND))
     return {
-        "place": f"(at {place})" if place else "",
+        "place": f"(at {', '.join(filter(None, parts))})" if inner else "",
+        "own": own,
+        "look": doing.look if doing else "",
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }

@@ -65,7 +65,7 @@ STARTS = (
     ":main] cmd = ",
 )
 """What a launcher prints once, before all else: torchrun, accelerate, DeepSpeed, a shell."""
-_REPORTS = frozenset(
+REPORTS = frozenset(
     {"torchrun-report", "deepspeed-report", "launcher-report", "slurm-report", "hangup"}
 )
 """Rules of lines by which a launcher tells that it has ended its ranks."""
@@ -292,7 +292,7 @@ class Finds:
         found = self._hits.values()
         if not again or not found:
             return False
-        reported = any(_REPORTS.intersection(hit.rules) for hit in found)
+        reported = any(REPORTS.intersection(hit.rules) for hit in found)
         return reported or (start == _BY_HAND and all(hit.rank is None for hit in found))
 
     def ignores(self, line: Line, offset: int, learnt: re.Pattern[str] | None) -> bool:

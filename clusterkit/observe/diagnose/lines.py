@@ -94,6 +94,7 @@ _TWICE = re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception))"
     r"(?P=kind): : (?P<said>.+)"
 )
+_SEE_ABOVE = " (see above for traceback):"
 _RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
 
 _ISO = re.compile(
@@ -203,7 +204,11 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
 
 
 def _once(text: str) -> str:
-    """Return the end of a traceback that two processes printed at once, and into each other."""
+    """Return the end of a traceback as one process of today prints it.
+
+    Two print theirs at once, and into each other; TensorFlow 1 puts a hint into it.
+    """
+    text = text.replace(_SEE_ABOVE, ":", 1)
     match = _TWICE.match(text)
     if match is None:
         return text

@@ -197,10 +197,13 @@ class Rule:
 
 
 _RULE = TypeAdapter(Rule)
-ENGINE_FIELDS = frozenset({"node", "rank", "job", "values", "place", "then", "above", "below"})
+ENGINE_FIELDS = frozenset(
+    {"node", "rank", "job", "values", "place", "look", "then", "above", "below"}
+)
 """Fields that the engine knows itself; `values`: what differs, of `compare: differs`; `place`:
-where in the script it was raised; `then`, of rules up to GENERIC: what exception that led to;
-`above`, `below`: what is said just above, and just below a line that tells no `message`."""
+where in the script it was raised, and `look`: what to look at there; `then`, of rules up to
+GENERIC: what exception that led to; `above`, `below`: what is said just above, and just below a
+line that tells no `message`."""
 
 
 def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:

@@ -23,7 +23,7 @@ from clusterkit.observe.diagnose.evidence import (
     unwrapped,
     words_around,
 )
-from clusterkit.observe.diagnose.hits import RESTART, Hit, Scanned
+from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
@@ -146,7 +146,8 @@ def diagnose(
     root = root_of(events, first)
     if root is not None and first is not None:
         others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
-        root = ranked(root, first, sole=raised_in(root.hit) != () and not any(others))
+        sole = (root.rule.parting or raised_in(root.hit) != ()) and not any(others)
+        root = ranked(root, first, sole=sole or root.rule.id in REPORTS)
     return Diagnosis(
         cause=_doubted(root, _finding(root, events, known.job)) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
@@ -246,11 +247,13 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     same = [other for other in events if other.rule is rule]
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
+    asks = bool(hit.line) and "{place}" in rule.says
+    at = "" if asks else _at(hit)
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",
         "rank": "" if event.rank is None else str(event.rank),
-        **(of_traceback(hit) if "{place}" in rule.says and hit.line else {}),
+        **(of_traceback(hit) if asks else {}),
         **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
         **({name: text for name, text in whole.groupdict().items() if text} if whole else {}),
@@ -260,7 +263,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         rule=rule.id,
         role=rule.role,
         title=rule.fill(rule.title, known),
-        says=rule.fill(rule.says, known),
+        says=f"{rule.fill(rule.says, known)}{at}",
         do=rule.fill(rule.do, known),
         advice=rule.advice,
         node=event.node,
@@ -279,6 +282,12 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             after=lines_after(around, rule.after) if hit.line and rule.after else (),
         ),
     )
+
+
+def _at(hit: Hit) -> str:
+    """Say where an exception was raised of which the rule itself does not tell it."""
+    told = of_traceback(hit) if raised_in(hit) else {}
+    return f" It came up {told['place'].strip('()')}." if told.get("own") else ""
 
 
 def _before(hit: Hit, count: int) -> tuple[str, ...]:

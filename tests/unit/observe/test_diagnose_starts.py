@@ -137,7 +137,8 @@ IndexError: row 12 is not there
 def test_the_exception_of_a_data_loader_worker_is_told_with_its_place(say: Say, head: str) -> None:
     found = say(OF_OLD.format(head=head)).cause
     assert found is not None
-    assert "IndexError: row 12 is not there (at /opt/rows.py:31)" in found.says
+    assert "IndexError: row 12 is not there (at /opt/rows.py:31, as a sample" in found.says
+    assert found.do.startswith("Look for the sample: ")
 
 
 def test_the_exception_of_a_worker_within_a_key_error_is_told(say: Say) -> None:

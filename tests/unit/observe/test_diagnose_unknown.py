@@ -71,7 +71,57 @@ def test_an_assertion_without_words_is_told_by_its_code(say: Say) -> None:
 def test_the_place_is_the_innermost_of_no_library(say: Say) -> None:
     library = '  File "/env/lib/python3.11/site-packages/x/y.py", line 3, in z\n    z()\n'
     log = "\n".join(TRACEBACK[:3]) + "\n" + library + TRACEBACK[3]
-    assert "(at /opt/x/train.py:7)" in told(say(log))
+    assert "(at /opt/x/train.py:7, in x/y.py:3)" in told(say(log))
+
+
+@pytest.mark.parametrize(
+    ("frame", "doing"),
+    [
+        (
+            'site-packages/torch/utils/data/_utils/fetch.py", line 3, in fetch',
+            "a sample or a batch",
+        ),
+        ('site-packages/torch/serialization.py", line 3, in _load', "a checkpoint was read"),
+        ('site-packages/x/models.py", line 3, in from_pretrained', "a model or its parts"),
+        ('site-packages/torch/distributed/a.py", line 3, in init_process_group', "were to meet"),
+        ('site-packages/torch/autograd/__init__.py", line 3, in backward', "the backward pass"),
+        ('site-packages/torch/optim/adam.py", line 3, in step', "in a step of the optimizer"),
+    ],
+)
+def test_an_exception_is_told_with_what_the_program_was_doing(
+    say: Say, frame: str, doing: str
+) -> None:
+    outer = f'  File "/env/lib/python3.11/{frame}\n    run()\n'
+    log = f"{TRACEBACK[0]}\n{outer}" + "\n".join(TRACEBACK[1:])
+    assert doing in told(say(log))
+    nested = "\n".join(TRACEBACK[:3]) + f"\n{outer}{TRACEBACK[3]}"
+    assert doing in told(say(nested))
+
+
+def test_a_rule_that_tells_no_place_is_given_that_of_the_script(say: Say) -> None:
+    raised = "RuntimeError: each element in list of batch should be of equal size"
+    library = '  File "/env/lib/python3.11/site-packages/x/y.py", line 3, in z\n    z()\n'
+    words = told(say("\n".join(TRACEBACK[:3]) + f"\n{library}{raised}"))
+    assert words.endswith("It came up at /opt/x/train.py:7, in x/y.py:3.")
+    assert "came up" not in told(say(f"{TRACEBACK[0]}\n{library}{raised}"))
+    launcher = '  File "/env/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+    assert "came up" not in told(say(f"{TRACEBACK[0]}\n{launcher}{library}{raised}"))
+
+
+def test_the_hint_of_tensorflow_1_hides_no_exception(say: Say) -> None:
+    assert "the batch is empty" in told(
+        say("ValueError (see above for traceback): the batch is empty")
+    )
+
+
+@pytest.mark.parametrize("codes", [(1, 1), (-6, -6)])
+def test_of_a_report_alone_the_first_rank_is_told(say: Say, codes: tuple[int, int]) -> None:
+    first = root_cause("n7", 5).replace("exitcode  : 1", f"exitcode  : {codes[0]}")
+    head = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    aborted = "  traceback : Signal 6 (SIGABRT) received by PID 4711\n" if codes[0] < 0 else ""
+    found = say(head + 2 * aborted + first).cause
+    assert found is not None
+    assert found.where == "n7 rank 5"
 
 
 def test_an_exception_is_told_with_what_it_led_to(say: Say) -> None:
