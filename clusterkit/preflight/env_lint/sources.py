@@ -1,4 +1,4 @@
-"""Read a text of any known format, or the environment of a process, into settings.
+"""Read a text of any known format, or the environment of a process: settings, and what it runs.
 
 What is filled in before a text is used is hidden first: Jinja, Helm, `${...}` in YAML or HCL.
 """
@@ -8,26 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
-from clusterkit.preflight.env_lint.context import is_dockerfile, with_context
+from clusterkit.core.data import read_table
 from clusterkit.preflight.env_lint.script import read_script
-from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source
-from clusterkit.preflight.env_lint.variables import concerns_us
+from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source, Trait
+from clusterkit.preflight.env_lint.variables import Kind, concerns_us, find_variable, meant
 
 _PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
 _NAMED = re.compile(
     r"^[ \t]*(?:-[ \t]+)?[\"']?(?:export\s+)?([A-Za-z_]\w*)[\"']?(=|:)", re.MULTILINE
 )
 _TEMPLATE = re.compile(r"\.(?:j2|jinja2?|tpl|tftpl|tmpl|gotmpl|template|erb|in)$")
-_BY_NAME = (
-    (re.compile(r"[nr]ccl\.conf$"), Format.CONF),
-    (
-        re.compile(r"etc[/_]environment|(?:^|/)environment(?:\.d/|$)|/etc/(?:default|sysconfig)/"),
-        Format.PAM,
-    ),
-    (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
-    (re.compile(r"\.(?:ya?ml|json)$"), Format.YAML),
-    (re.compile(r"\.(?:toml|ini|cfg|tf|tfvars|hcl)$"), Format.TOML),
+_BY_NAME = tuple(
+    (re.compile(row["name"]), Format(row["format"])) for row in read_table(__file__, "formats.tsv")
 )
 _SECTION = re.compile(r"^\[[\w.\"'-]+\]\s*$", re.MULTILINE)
 _SHELL_SIGN = re.compile(
@@ -54,12 +48,12 @@ def read_source(text: str, name: str, as_format: Format | None = None) -> Source
     """Return the settings of a text; its format is told from its name and its content."""
     plain = _hidden(text)
     source = _read(plain, name, as_format or guess_format(plain, name))
-    return with_context(replace(source, settings=tuple(_without_filled(source.settings))), text)
+    return _with_context(replace(source, settings=tuple(_without_filled(source.settings))), text)
 
 
 def _read(text: str, name: str, found: Format) -> Source:
     if found is Format.SHELL:
-        return read_script(_without_comments(text) if is_dockerfile(text) else text, name)
+        return read_script(_without_comments(text) if _is_dockerfile(text) else text, name)
     if found is Format.YAML:
         from clusterkit.preflight.env_lint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser
 
@@ -200,3 +194,66 @@ def _without_comments(text: str) -> str:
         if lines[index - 1].rstrip().endswith("\\") and lines[index].lstrip(" \t").startswith("#"):
             lines[index] = "\\"
     return "\n".join(lines)
+
+
+_PERF = re.compile(
+    r"\$\{\w+\}_perf\b|\b(?:all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|gather|scatter|sendrecv)"
+    r"_perf(?:_mpi)?\b"
+)
+_TRAINS = re.compile(
+    r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|horovodrun|run_and_time)\b"
+    r"|(?:train|tune|sft)\w{0,60}\.py\b"
+)
+_TRAITS = {
+    Trait(row["trait"]): re.compile(row["pattern"], re.MULTILINE)
+    for row in read_table(__file__, "traits.tsv")
+}
+_DOCKERFILE = re.compile(r"^FROM\s+[\w$.{]", re.MULTILINE)
+_SHOWS = re.compile(r"\s*(?:echo\b|printf\b|#|//)")
+
+
+def _is_dockerfile(text: str) -> bool:
+    """Tell whether a text is a Dockerfile."""
+    return _DOCKERFILE.search(text) is not None
+
+
+def _with_context(source: Source, text: str) -> Source:
+    """Return a source with what the whole of its text tells."""
+    settings = [_marked_own(setting, text) for setting in source.settings]
+    # Docker takes the carriage returns of its own files away.
+    if source.format in {Format.SHELL, Format.CONF} and not _is_dockerfile(text):
+        lines = text.split("\n")
+        ends = ((n, s) for n, s in enumerate(settings) if s.line and lines[s.line - 1][-1:] == "\r")
+        for index, setting in islice(ends, 1):
+            mistakes = (*setting.mistakes, Mistake.CARRIAGE_RETURN)
+            settings[index] = replace(setting, mistakes=mistakes)
+    return replace(
+        source, settings=tuple(settings), traits=tuple(_traits(f"{text}\n# {source.name}"))
+    )
+
+
+def _traits(text: str) -> Iterator[Trait]:
+    if _PERF.search(text) and not _TRAINS.search(text):
+        yield Trait.MEASURES
+    yield from (trait for trait, sign in _TRAITS.items() if sign.search(text))
+
+
+def _marked_own(setting: Setting, text: str) -> Setting:
+    variable = find_variable(setting.name)
+    if variable is not None and variable.kind is not Kind.TYPO:
+        return setting
+    # `NAME=${NAME:-VALUE}` is how a script takes an option, and how a misspelt name is copied, too.
+    takes = re.search(rf"\$\{{{setting.name}:?-", text) and meant(setting.name) is None
+    own = takes or _reads(text, setting.name)
+    return replace(setting, mistakes=(Mistake.OWN,)) if own else setting
+
+
+def _reads(text: str, name: str) -> bool:
+    """Tell whether a text uses a variable: not only to show it, or to pass it on as it is."""
+    used = re.compile(
+        rf"(?<!\b{name}=)(?<!\b{name}=[\"'])\$\{{?{name}\b|\$\{{[#!]{name}\b"
+        rf"|(?:environ(?:\.\w+)?|getenv|env)\s*[\[(]\s*[\"']{name}[\"']"
+    )
+    return any(
+        used.search(line) for line in text.splitlines() if name in line and not _SHOWS.match(line)
+    )
