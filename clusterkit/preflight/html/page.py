@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -51,21 +51,6 @@ class NodeLine:
     """The checks that its verdict comes from, folded; empty where that is a quiet one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """Findings that say the same, whichever checks and nodes they come from."""
-
-    verdict: Verdict
-    summary: str
-    hint: str
-    checks: tuple[tuple[str, str], ...]
-    """Id and name."""
-    nodes: tuple[str, ...]
-    commands: tuple[str, ...]
-    evidence: tuple[str, ...]
-    """Lines."""
-
-
 def page(bundle: Bundle, report: Report) -> str:
     """Return the report as one HTML document that loads nothing."""
     facts = tuple(
@@ -93,8 +78,8 @@ def page(bundle: Bundle, report: Report) -> str:
             nodes=lines,
             tally=[(v, sum(line.verdict is v for line in lines)) for v in _WORST_FIRST],
             counts=[(v, report.counts()[v]) for v in _WORST_FIRST],
-            loud=_cards(f for f in report.findings if f.verdict not in _QUIET),
-            quiet=_cards(f for f in report.findings if f.verdict in _QUIET),
+            loud=_alike(f for f in report.findings if f.verdict not in _QUIET),
+            quiet=_alike(f for f in report.findings if f.verdict in _QUIET),
             areas=AREAS,
             symbols=SYMBOLS,
             verdict_rows=verdict_rows(report),
@@ -145,28 +130,13 @@ def _node_lines(report: Report) -> tuple[NodeLine, ...]:
     )
 
 
-def _cards(findings: Iterable[Finding]) -> tuple[Card, ...]:
-    """Return findings worst first; what is about the whole job before what is about nodes."""
-    alike: dict[tuple[Verdict, str, str, bool], list[Finding]] = {}
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings that say the same together, worst first; the job's before those of nodes."""
+    found: dict[tuple[Verdict, str, str, bool], list[Finding]] = {}
     for finding in findings:
         key = (finding.verdict, finding.summary, finding.hint, bool(finding.nodes))
-        alike.setdefault(key, []).append(finding)
-    cards = [_card(members) for members in alike.values()]
-    return tuple(sorted(cards, key=lambda c: (-_RANK[c.verdict], bool(c.nodes))))
-
-
-def _card(members: Sequence[Finding]) -> Card:
-    first = members[0]
-    evidence = dict.fromkeys(f.evidence for f in members)
-    return Card(
-        verdict=first.verdict,
-        summary=first.summary,
-        hint=first.hint,
-        checks=tuple({f.id: f.check for f in members}.items()),
-        nodes=tuple(dict.fromkeys(node for f in members for node in f.nodes)),
-        commands=tuple(dict.fromkeys(f.command for f in members if f.command)),
-        evidence=tuple(line for text in evidence for line in text.splitlines()),
-    )
+        found.setdefault(key, []).append(finding)
+    return sorted(found.values(), key=lambda one: (-_RANK[one[0].verdict], bool(one[0].nodes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
