@@ -262,6 +262,17 @@ def test_what_a_node_sends_is_written_into_plain_files_of_the_run_alone(
     assert precious.read_text() == "mine"
 
 
+def test_a_file_of_another_user_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, name = Inbox(tmp_path, "n1"), PurePosixPath("node-0.log")
+    inbox.write_at(name, 0, b"ab")
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(NotWritten, match="what is there is not yours"):
+        inbox.write_at(name, 2, b"cd")
+    assert (tmp_path / name).read_bytes() == b"ab"
+
+
 def test_no_hole_is_made_in_a_log(tmp_path: Path) -> None:
     inbox, name = Inbox(tmp_path, "n1"), PurePosixPath("node-0.log")
     inbox.write_at(name, 0, b"ab")

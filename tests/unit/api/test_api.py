@@ -232,14 +232,16 @@ def test_a_strict_preflight_takes_a_warning_for_a_failure(desk: Path) -> None:
     assert not clusterkit.preflight(cluster="local", select="NCCL001", strict=True).fit
 
 
-def test_preflight_keeps_a_job_from_being_submitted(desk: Path) -> None:
+def test_preflight_keeps_a_job_from_being_submitted_unless_forced(desk: Path) -> None:
+    wrong: Any = {"framework": "env", "env": {"NCCL_SOCKET_IFNAM": "eth0"}, "cluster": "local"}
     with pytest.raises(PreflightFailedError, match="not submitted: the job cannot run") as refused:
-        clusterkit.submit(
-            "train.py", framework="env", env={"NCCL_SOCKET_IFNAM": "eth0"}, cluster="local"
-        )
+        clusterkit.submit("train.py", **wrong)
     assert refused.value.report.bad
     assert refused.value.problems[0].hint
     assert not list(desk.glob("runs/*"))
+    with pytest.warns(clusterkit.ClusterkitWarning):
+        forced = clusterkit.submit("train.py", **wrong, force=True)
+    assert forced.wait()["state"] == "succeeded"
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,11 @@ def test_what_a_node_has_no_ram_for_goes_to_its_disks(params: str, gpu: str, gpu
     assert large.name == "zero3-offload+ac"
 
 
+def test_the_ram_of_a_node_is_given_in_gb() -> None:
+    flags = EstimateOptions(params="7B", gpu="h100", gpus=8, host_memory=512)
+    assert read_options(flags).host_memory == 512e9
+
+
 def test_a_reason_names_the_ram_of_the_node() -> None:
     tried = answer_of(request_of(host_memory=50e9, strategy=strategy_named("zero3-offload")))
     (one,) = tried.candidates

@@ -545,6 +545,7 @@ def test_limits_name_the_figures() -> None:
     assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith(
         "9 GPUs per node"
     )
+    assert limits(nodes=1, time_limit_s=93_600) == []
     assert limits(nodes=1, time_limit_s=200_000) == [
         "2-07:33:20 asked for, but partition gpu allows 1-02:00:00"
     ]

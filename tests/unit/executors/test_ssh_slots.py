@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import RemoteError
+from clusterkit.core.ports import hold
+from clusterkit.executors.ssh import slots
 from clusterkit.executors.ssh.slots import Held, SlotsBusy, take
 
 HOLD = """
@@ -117,7 +119,15 @@ def test_who_does_not_say_who_it_is_is_no_hindrance(space: str) -> None:
         assert mine(2, space).slots == (1, 2)
 
 
-def test_of_many_at_once_each_gets_all_or_nothing(space: str) -> None:
+def test_of_many_at_once_each_gets_all_or_nothing(
+    space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(name: str) -> socket.socket | None:
+        held = hold(name)
+        time.sleep(0.05 if held and "-slot " in name else 0)  # in which others take the next one
+        return held
+
+    monkeypatch.setattr(slots, "hold", slowly)
     with ThreadPoolExecutor(8) as pool:
         kept = list(pool.map(lambda _: _try_two(space), range(8)))
     assert sum(held is not None for held in kept) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,14 +11,15 @@ import pytest
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
 from clusterkit.images import distribute
-from clusterkit.images.archive import ImageFacts
+from clusterkit.images.archive import Archive, ImageFacts
 from clusterkit.images.distribute import (
+    Delivery,
     Distributed,
     Outcome,
     distribute_image,
     require_engines,
 )
-from clusterkit.images.nodes import EngineFacts
+from clusterkit.images.nodes import EngineFacts, load
 
 IMAGE = ImageFacts(
     digest="sha256:ab", created="now", architecture="amd64", size=9, layers=("sha256:1",)
@@ -64,3 +67,22 @@ def test_nodes_of_another_architecture_get_nothing(monkeypatch: pytest.MonkeyPat
         ),
         Distributed(node="n3", outcome=Outcome.FAILED, detail="no route", hint="look"),
     )
+
+
+def test_a_disk_without_room_to_unpack_is_sent_nothing() -> None:
+    archive = Archive(path=Path("image.tar"), size=100 << 20, layers=())
+    full = EngineFacts(architecture="amd64", named=None, has_it=False, lowest=0, free=150 << 20)
+    delivery = Delivery("x:1", IMAGE, archive, {"n1": full}, lambda *_: None)
+    session: Any = SimpleNamespace(node="n1")
+    with pytest.raises(RemoteError, match="216 MiB are needed on the disk of Docker, and 150 MiB"):
+        delivery.to(session, full)
+
+
+def test_a_node_that_has_loaded_another_image_is_told() -> None:
+    lines = iter([None, b"sha256:cd later amd64 9 sha256:2,", None])
+    talk = SimpleNamespace(
+        line=lambda: next(lines), expect=lambda _: None, send=len, end_input=lambda: None
+    )
+    session: Any = SimpleNamespace(node="n1", talk=lambda _: talk)
+    with pytest.raises(RemoteError, match="x:1 is sha256:cd there after it was loaded"):
+        load(session, "x:1", IMAGE, [b"layers"])

@@ -361,11 +361,13 @@ def test_prune_takes_only_what_later_builds_replaced(run: Run, tmp_path: Path) -
     )  # fmt: skip
     built_on_it = old.replace("clusterkit/base:cpu-0123456789ab", "my/train:cpu-0123456789ab")
     untagged = old.replace('"clusterkit/base:cpu-0123456789ab"', "")
+    in_use = old.replace('["clusterkit', '["clusterkit/base:cpu", "clusterkit')
     docker = (
         "case \"$*\" in *' sha256:01') echo '" + old + "'; exit 0 ;;\n"
         "*' sha256:03') echo '" + built_on_it + "'; exit 0 ;;\n"
-        "*' sha256:04') echo '" + untagged + "'; exit 0 ;; esac\n"
-        + engine("'image ls'*) for n in 1 2 3 4; do echo sha256:0$n; done ;;")
+        "*' sha256:04') echo '" + untagged + "'; exit 0 ;;\n"
+        "*' sha256:05') echo '" + in_use + "'; exit 0 ;; esac\n"
+        + engine("'image ls'*) for n in 1 2 3 4 5; do echo sha256:0$n; done ;;")
     )  # fmt: skip
     dry = run("prune", "--dry-run", docker=docker)
     assert dry.stdout.splitlines() == ["clusterkit/base:cpu-0123456789ab  0 MB", "1 would go"]

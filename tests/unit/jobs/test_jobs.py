@@ -148,7 +148,9 @@ def test_own_results_come_first() -> None:
     assert verdict(node(0), node(1)) == ("succeeded", 0)
     assert verdict(node(0), node(1), said=says(JobState.RUNNING, "COMPLETING")) == ("succeeded", 0)
     assert verdict(node(0), node(1, 3)) == ("failed", 3)
-    assert verdict(node(0), node(1, 3), said=says(JobState.SUCCEEDED)) == ("failed", 3)
+    for requeue in (0, 1):
+        ended = says(JobState.SUCCEEDED)
+        assert verdict(node(0), node(1, 3), said=ended, requeue=requeue) == ("failed", 3)
     assert verdict(node(0, 5, "peer"), node(1, 5), said=says(JobState.FAILED, code=143)) == (
         "failed",
         5,

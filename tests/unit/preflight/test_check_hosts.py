@@ -459,10 +459,8 @@ _SOUND = _FOLDER.replace("soft,", "hard,")
         (named("fs-mounts"), "soft,", "nolock,", "warn", "mounted nolock"),
         (named("fs-mounts"), "nas:/export/home 264212084", "old:/home 264212084", "warn", ""),
         (named("fs-space"), "", "", "pass", ""),
-        (
-            named("fs-space"), "264212084 24572936  81817976", "264212084 264212084 0", "fail",
-            "full",
-        ),
+        (named("fs-space"), "264212084 24572936  81817976", "264212084 263712084 500000", "fail",
+         "is full"),
         (named("fs-space"), "443418 16333798", "16777216 0", "fail", "no inodes"),
         (named("fs-space"), "264212084 24572936  81817976", "264212084 260000000 4212084",
          "warn", "nearly full"),

@@ -195,11 +195,12 @@ def test_what_torch_was_built_for_is_read(
     tmp_path: Path, version_py: str, expected: tuple[str, str | None, str | None]
 ) -> None:
     """A package that would fail when imported; its version.py says all."""
-    package = tmp_path / "torch"
-    package.mkdir()
+    package = tmp_path / "its own packages" / "torch"
+    package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (package / "version.py").write_text(version_py)
-    job = PreflightJob(hosts=("n1",), python=sys.executable, env={"PYTHONPATH": str(tmp_path)})
+    path = {"PYTHONPATH": str(package.parent)}
+    job = PreflightJob(hosts=("n1",), python=sys.executable, env=path)
     python = job_python.parse(run_probe(job_python.PROBE, job).stdout)
     assert python is not None
     assert (python.torch, python.cuda, python.hip) == expected
