@@ -49,7 +49,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 .PHONY: test
 test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
-	pytest -n 4 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
+	pytest -n 5 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
 
 # Each process of the tests reads all of them: what pytest makes of them is kept, and made while mypy
 # leaves a processor free.

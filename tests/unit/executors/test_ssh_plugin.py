@@ -28,7 +28,8 @@ class Sleeper:
 
     def __call__(self) -> int:
         print("asleep", flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal that comes just before a sleep is heard after it
+            time.sleep(0.1)
         return self.steps
 
     def checkpoint(self) -> DelayedSubmission:
