@@ -1,4 +1,4 @@
-"""Read a dataclass back from JSON, and take nothing whose values are of another type.
+"""Read a dataclass from a row of a table, or back from JSON: no value of another type is taken.
 
 Files of a run folder may be torn, written by another release, or by somebody who lies: what is not
 whole, or beyond the bounds that fields have (see `bounds`), is not there.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -31,6 +32,23 @@ def record_of(kind: type[T], document: Any) -> T | None:
     except (TypeError, ValueError):
         return None
     return found
+
+
+def row_of(kind: Callable[..., T], row: Mapping[str, str], **more: Any) -> T:
+    """Return the dataclass that a row of a table describes, and `more`.
+
+    Other columns do not count. Where a field may be None, `-` and an empty cell are.
+    """
+    known: Any = kind
+    hints = ((name, hint) for name, hint in _hints(known) if name in row and name not in more)
+    return kind(**{name: _cell(row[name], hint) for name, hint in hints}, **more)
+
+
+def _cell(text: str, hint: Any) -> Any:
+    kinds = [*typing.get_args(hint)] if isinstance(hint, types.UnionType) else [hint]
+    if type(None) in kinds and text in {"", "-"}:
+        return None
+    return re.compile(text) if kinds[0] == re.Pattern[str] else kinds[0](text)
 
 
 def count_of(document: Mapping[str, Any], key: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.records import row_of
 from clusterkit.estimate.setup import Adapter, Checkpointing, Library, Offload, Sharding
 
 
@@ -59,21 +60,8 @@ _ADDED: Mapping[str, Checkpointing | Adapter] = {
 }
 
 
-def _read_row(row: Mapping[str, str]) -> Strategy:
-    adapter = _ADDED.get(row["adapter"])
-    return Strategy(
-        name=row["name"],
-        summary=row["summary"],
-        library=Library(row["library"]),
-        sharding=Sharding(row["sharding"]),
-        offload_optimizer=Offload(row["offload_optimizer"]),
-        offload_params=Offload(row["offload_params"]),
-        adapter=adapter if isinstance(adapter, Adapter) else None,
-    )
-
-
 _ROWS = tuple(read_table(__file__, "strategies.tsv"))
-STRATEGIES = tuple(map(_read_row, _ROWS))
+STRATEGIES = tuple(row_of(Strategy, row, adapter=_ADDED.get(row["adapter"])) for row in _ROWS)
 """Simplest first, as far as they can be compared."""
 
 _BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}

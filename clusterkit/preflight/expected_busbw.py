@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_table
+from clusterkit.core.records import row_of
 
 MIN_BYTES = 1 << 30
 """Smaller messages are slower on the same links, and say nothing beside these figures."""
@@ -28,20 +28,8 @@ class Published:
     source: str
 
 
-def _published(row: Mapping[str, str]) -> Published:
-    return Published(
-        gpu=re.compile(row["gpu"]),
-        nodes=int(row["nodes"]),
-        per_node=int(row["per_node"]),
-        network=row["network"] or None,
-        gbs=float(row["gbs"]),
-        system=row["system"],
-        source=row["source"],
-    )
-
-
 _ROWS = tuple(read_table(__file__, "expected_busbw.tsv"))
-_ALL = tuple(map(_published, _ROWS))
+_ALL = tuple(row_of(Published, row) for row in _ROWS)
 _USUAL = tuple(one for one, row in zip(_ALL, _ROWS, strict=True) if row["usual"] == "yes")
 ONE_NODE = tuple(one for one in _USUAL if one.nodes == 1)
 """NVIDIA's own systems."""

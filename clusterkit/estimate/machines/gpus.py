@@ -16,6 +16,7 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.core.records import row_of
 from clusterkit.estimate import FACTS
 
 _GIB = 1 << 30
@@ -145,14 +146,6 @@ def _near(name: str) -> str:
     return f"known: {', '.join(GPUS)}"
 
 
-def _read_row(row: Mapping[str, str]) -> Gpu:
-    values: dict[str, Any] = {"name": row["name"], "arch": row["arch"]}
-    for name in row.keys() - values.keys() - {"aliases"}:
-        kind = int if name in {"linked", "pcie_gen"} else float
-        values[name] = None if row[name] == "-" else kind(row[name])
-    return Gpu(**values)
-
-
 @cache
 def _rows(table: str) -> tuple[Mapping[str, str], ...]:
     return tuple(read_table(__file__, f"{table}.tsv"))
@@ -226,5 +219,5 @@ def own_figures(
     return given, problems
 
 
-GPUS: Mapping[str, Gpu] = {row["name"]: _read_row(row) for row in _rows("gpus")}
+GPUS: Mapping[str, Gpu] = {row["name"]: row_of(Gpu, row) for row in _rows("gpus")}
 """The GPUs of the table by their names, in its order."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.core.records import row_of
 from clusterkit.estimate import FACTS
 from clusterkit.estimate.machines.gpus import Gpu, own_figures
 
@@ -41,18 +42,8 @@ class Network:
         return self.gbit / 8 * (self.nics or gpus_per_node) * self.of_line_rate
 
 
-def _read_row(row: Mapping[str, str]) -> Network:
-    return Network(
-        name=row["name"],
-        gbit=float(row["gbit"]),
-        nics=None if row["nics"] == "-" else int(row["nics"]),
-        of_line_rate=float(row["of_line_rate"]),
-        hop_s=float(f"{row['hop_us']}e-6"),
-    )
-
-
 _ROWS = tuple(read_table(__file__, "networks.tsv"))
-NETWORKS: Mapping[str, Network] = {row["name"]: _read_row(row) for row in _ROWS}
+NETWORKS: Mapping[str, Network] = {row["name"]: row_of(Network, row) for row in _ROWS}
 _SHORT = {word: row["name"] for row in _ROWS for word in row["aliases"].split() if word != "-"}
 _SENSIBLE = {"gbit": (0.1, 100_000), "nics": (1, 256)}
 OWN_NETWORK = "NAME:gbit=400,nics=8 gives your own (Gbit/s of one NIC, NICs of a node)"

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from clusterkit.core.data import read_table
+from clusterkit.core.records import row_of
 
 NEWEST_NCCL = "2.30.7"
 """The newest release that `variables.tsv` covers."""
@@ -122,8 +123,7 @@ def _prefix_fixed(name: str) -> str | None:
 
 @cache
 def _table() -> Mapping[str, Variable]:
-    rows = read_table(__file__, "variables.tsv")
-    return {row["name"]: Variable(**{**row, "kind": Kind(row["kind"])}) for row in rows}  # type: ignore[arg-type]
+    return {row["name"]: row_of(Variable, row) for row in read_table(__file__, "variables.tsv")}
 
 
 @cache

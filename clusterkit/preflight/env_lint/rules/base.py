@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
+from clusterkit.core.records import row_of
 from clusterkit.preflight.env_lint.setting import Mistake, Setting
 from clusterkit.preflight.env_lint.variables import Variable
 
@@ -60,13 +61,7 @@ def texts() -> Mapping[str, Mapping[str, str]]:
 
 def rule(id_: str, *, alone: Alone | None = None, together: Together | None = None) -> Rule:
     """Return the rule of this id."""
-    row = texts()[id_]
-    return Rule(
-        **{name: row[name] for name in ("id", "name", "what", "why", "fix")},
-        verdict=Verdict(row["verdict"]),
-        alone=alone,
-        together=together,
-    )
+    return row_of(Rule, texts()[id_], alone=alone, together=together)
 
 
 def alone(id_: str) -> Callable[[Alone], Rule]:
