@@ -54,7 +54,7 @@ class JobHandle:
         return versioned(document_of(load_job(self.run)))
 
     def status(self) -> dict[str, Any]:
-        """Return what `clusterkit status JOB --json` prints: also its failure and attempts."""
+        """Return what `clusterkit status JOB --json` prints: failure, attempts and network too."""
         return versioned(full_document_of(load_job(self.run)))
 
     def wait(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, listed
+from clusterkit.jobs import nccl_network
 from clusterkit.jobs.logs import LogReader, ranks_of, read_logs
 from clusterkit.jobs.state.load import Job, load_job
 
@@ -28,7 +29,7 @@ def document_of(job: Job) -> dict[str, Any]:
 
 
 def full_document_of(job: Job) -> dict[str, Any]:
-    """Return the document of a single job, with its failure and attempts."""
+    """Return the document of a single job, with its failure, attempts, and network."""
     failure = failure_of(job)
     keys = ("node", "rank", "exit_code", "message", "tail")
     document = {key: getattr(failure, key) for key in keys} if failure is not None else None
@@ -37,7 +38,9 @@ def full_document_of(job: Job) -> dict[str, Any]:
     if batch := batch_output(job):
         document = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
     attempts = node_results.read_attempts(job.run)
-    return {**document_of(job), **_owner(job.run), "failure": document, "attempts": attempts}
+    network = nccl_network.document_of(nccl_network.network_of(job.run))
+    told = {"failure": document, "attempts": attempts, "nccl_network": network}
+    return {**document_of(job), **_owner(job.run), **told}
 
 
 def _owner(run: RunFolder) -> dict[str, Any]:

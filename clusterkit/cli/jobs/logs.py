@@ -26,8 +26,8 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import batch_output, logs_document, name_of
 from clusterkit.jobs.logs import follow as follow_output
 from clusterkit.jobs.logs import read_logs
+from clusterkit.jobs.nccl_network import NcclLog
 from clusterkit.jobs.state.load import Job, load_job
-from clusterkit.observe.nccl_network import NcclLog
 
 
 @explained

@@ -33,8 +33,8 @@ from clusterkit.core.text import cut, some_of, table
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
-from clusterkit.observe import nccl_network
 from clusterkit.observe import prometheus as metrics
 
 
@@ -67,8 +67,7 @@ def status(
     found = load_job(run_named(job))
     note_owner(found.run)
     if json:
-        network = nccl_network.document_of(nccl_network.network_of(found.run))
-        console.json_document({**full_document_of(found), "nccl_network": network})
+        console.json_document(full_document_of(found))
     else:
         _describe(found)
     if found.status.state not in UNDER_WAY:
@@ -181,7 +180,7 @@ def _describe(job: Job) -> None:
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
-    network = nccl_network.network_of(job.run)
+    network = network_of(job.run)
     console.say(*last_words(job), *trained_alone(job))
     if network is not None and network.warning:
         console.say(f"warning: {network.warning}")

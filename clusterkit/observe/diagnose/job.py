@@ -17,6 +17,7 @@ from clusterkit.core.text import some_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.executors.submission import fetch
+from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.facts import known_of
@@ -24,7 +25,6 @@ from clusterkit.observe.diagnose.flight_dump import looks_like_dump
 from clusterkit.observe.diagnose.flight_recorder import Recorded, read_recorders
 from clusterkit.observe.diagnose.rules import Rule
 from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
-from clusterkit.observe.nccl_network import network_of
 
 _SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
 _ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")

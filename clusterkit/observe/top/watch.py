@@ -16,8 +16,8 @@ from clusterkit.core.records import count_of
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
+from clusterkit.jobs.nccl_network import HEAD, Network, network_of
 from clusterkit.jobs.watch import Watch
-from clusterkit.observe.nccl_network import HEAD, Network, network_of
 from clusterkit.observe.throughput import Throughput, read
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
 from clusterkit.observe.top.targets import Part, Subject

@@ -21,9 +21,9 @@ from clusterkit.executors.run.runfolder import (
     write_state,
     write_submission,
 )
-from clusterkit.observe import nccl_network
+from clusterkit.jobs import nccl_network
+from clusterkit.jobs.nccl_network import NcclLog, network_of
 from clusterkit.observe.diagnose.job import diagnose_run
-from clusterkit.observe.nccl_network import NcclLog, network_of
 from clusterkit.observe.top.snapshot import NodeNow, Snapshot, document_of, warnings_of
 from clusterkit.observe.top.watch import Training
 
