@@ -183,6 +183,12 @@ def _matching(pattern: re.Pattern[str], message: str, hint: str) -> AfterValidat
     return AfterValidator(check)
 
 
+def _names_node(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not any("{node}" in word for word in words[1:]):
+        raise ValueProblemError("the command does not name {node}", "sudo drain-node {node}")
+    return words
+
+
 def _joined(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
@@ -227,6 +233,7 @@ PortRange = Annotated[tuple[int, int], BeforeValidator(_ports)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
+DrainCommand = Annotated[Words, AfterValidator(_names_node)]
 _Mount = Annotated[Text, _matching(units.MOUNT, "is not a mount", f"write {units.MOUNT_FORMS}")]
 Mounts = Annotated[tuple[_Mount, ...], BeforeValidator(_as_list)]
 VariableName = Annotated[

@@ -200,8 +200,9 @@ class ClusterSpec:
     host_keys: str = "known"
     shared_filesystem: bool = True
     venv: str = "~/.clusterkit/venv"
-    # Checks before a job
+    # Checks of nodes
     preflight: str = "auto"
+    drain_command: tuple[str, ...] = ()
 
     @property
     def job_python(self) -> str:
@@ -394,6 +395,8 @@ class NodeResult:
     """What the node's own checks found, where they kept the command from being started."""
     fault: str | None = None
     """What they found when the command had failed, or its output says: no fault of the script."""
+    drained: str | None = None
+    """How the command of the site that takes such a node out has ended."""
     rule: str | None = None
     """The rule of `clusterkit diagnose` that its output fits, where another attempt may follow."""
     step: Annotated[int, Within(0, 1 << 62)] | None = None

@@ -246,8 +246,15 @@ time.sleep(0 if attempt else 300)
 def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
     desk: Desk, tmp_path: Path, kind: str
 ) -> None:
-    """Though it is another one that fails of it: each node looks at itself then."""
+    """Though it is another one that fails of it: each node looks at itself then.
+
+    And is taken out by the command of the site.
+    """
     script = desk.write("fails.py", FAILS)
+    out = desk.write("out.sh", f'echo "$*" >>{desk.folder}/out.log')
+    config = (desk.folder / "clusterkit.yaml").read_text()
+    drains = f"    drain_command: sh {desk.folder}/{out} {{node}} {{reason}}\n    run_dir:"
+    (desk.folder / "clusterkit.yaml").write_text(config.replace("    run_dir:", drains))
     words = ("--cluster", kind, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
     with gpus(desk.lab, tmp_path, **dict.fromkeys(desk.lab.nodes, "healthy8")):
         done = desk.submit(*words, "--time", "5", "--requeue", "1", "--spares", "1", script)
@@ -263,7 +270,9 @@ def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
     assert [bool(node.fault) for node in before.nodes] == [False, True]
     assert before.nodes[0].rank == 0
     shown = desk.clusterkit("status", done["job_id"]).stdout
-    assert f"  {second}  exit 1 (GPU0" in shown, shown
+    assert re.search(rf"  {second}  exit 1 \(GPU0.*; drained\)", shown), shown
+    (taken,) = (desk.folder / "out.log").read_text().splitlines()
+    assert taken.startswith(f"{second} GPU0")
 
 
 SAYS = """

@@ -211,7 +211,8 @@ def endings(results: Iterable[NodeResult]) -> list[str]:
     """Return a line for each way in which nodes have ended, the worst last."""
     alike: dict[tuple[int, str | None], list[NodeResult]] = {}
     for result in results:
-        how = node_results.in_a_line(result.found) if result.found else result.reason
+        found = "; ".join(filter(None, (result.found, result.drained)))
+        how = node_results.in_a_line(found) if found else result.reason
         alike.setdefault((result.exit_code, how), []).append(result)
     rows = []
     # Success first, then those that others brought down, then those that failed alone.

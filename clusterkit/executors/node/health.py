@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -112,5 +113,25 @@ def with_cause(
     )
 
 
+def drain(run: RunFolder, me: Identity, why: str) -> str | None:
+    """Run the site's command that takes this node out of service; return how that went.
+
+    None where there is none. Words are filled in one by one, and no shell reads them: `why` may
+    hold anything.
+    """
+    words = texts_of(object_of(files.read_json(run.plan) or {}, "cluster"), "drain_command")
+    if not words:
+        return None
+    values = {"node": me.name, "reason": cut(" ".join(why.split()), _LONGEST)}
+    filled = [_FIELD.sub(lambda name: values[name[1]], word) for word in words]
+    answer = run_command(filled, timeout_s=_DRAIN_S)
+    ended = "drained" if answer.ok else f"drain_command failed: {cut(answer.complaint, _LONGEST)}"
+    with suppress(UserError):
+        files.append_line(run.log(me.rank), f"clusterkit: {me.name}: {ended}")
+    return ended
+
+
+_FIELD = re.compile(r"\{(node|reason)\}")
+_DRAIN_S = 30.0
 _DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json")
 _AFTER = "after the failure"

@@ -18,7 +18,7 @@ from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
-from clusterkit.executors.node.health import why_broken, why_unhealthy, with_cause
+from clusterkit.executors.node.health import drain, why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import (
@@ -102,6 +102,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
+    if submission is not None and result.fault and not result.rule:
+        _take_out(run, me, submission, result)
     if submission is not None and may_requeue(submission, me):
         _give_back(run, me, submission, result)
     if ended_by_others:
@@ -157,6 +159,23 @@ def _explained(
         return replace(result, fault=fault)
     found = with_cause(run, me, result, since=since, shared=submission.once and me.of > 1)
     return replace(found, fault=None) if alone else found
+
+
+def _take_out(run: RunFolder, me: Identity, submission: Submission, result: NodeResult) -> None:
+    """Run the command of the site where a check found this node's hardware broken.
+
+    What the output alone says is the script's, and takes no node from others. The result is there
+    before: the command may end the node.
+    """
+    before = (one for one in node_results.read_attempts(run) if one.attempt < me.attempt)
+    known = any(node.node == me.name and node.fault for one in before for node in one.nodes)
+    if known or not attempts.may_follow(submission, me.attempt) or runfolder.is_cancelled(run):
+        return
+    drained = drain(run, me, result.fault or "")
+    if drained is not None:
+        with suppress(UserError):
+            told = replace(result, drained=drained)
+            node_results.replace_result(run, told, attempt=me.attempt, n_nodes=me.of)
 
 
 def _give_back(run: RunFolder, me: Identity, submission: Submission, result: NodeResult) -> None:

@@ -186,6 +186,7 @@ clusters:
     setup: |
       source /opt/x
     srun_args: --mpi=pmix --comment "two words"
+    drain_command: sudo drain {node} "why={reason}"
     extra_directives: {exclusive: , --mail-type: FAIL}
     env: [A=1, B=x=y]
     mounts: /data:/data:ro
@@ -196,6 +197,7 @@ clusters:
     assert spec.port_range == (21000, 22000)
     assert (spec.modules, spec.setup) == (("cuda",), ("source /opt/x\n",))
     assert spec.srun_args == ("--mpi=pmix", "--comment", "two words")
+    assert spec.drain_command == ("sudo", "drain", "{node}", "why={reason}")
     assert spec.extra_directives == {"exclusive": "", "mail-type": "FAIL"}
     assert spec.env == {"A": "1", "B": "x=y"}
     assert loaded.cluster("b") == dataclasses.replace(spec, name="b", gpu_request=GpuRequest.NONE)
@@ -260,6 +262,11 @@ def test_job_file(tmp_path: Path) -> None:
         "set": {"sbatch.nice": "100"},
         "requeue": 2,
     }
+
+
+def test_a_command_that_drains_a_node_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not name \{node\}"):
+        _load(tmp_path, "clusters: {a: {kind: slurm, drain_command: sudo drain}}\n")
 
 
 @pytest.mark.parametrize(

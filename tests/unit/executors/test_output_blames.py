@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from clusterkit.core import files
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
 from clusterkit.executors.node import health
-from clusterkit.executors.node.health import with_cause
+from clusterkit.executors.node.health import drain, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.attempts import is_the_same
@@ -140,3 +141,34 @@ def test_output_that_blames_another_node_at_the_same_step_is_not_believed(
     assert node_results.restarts(run, job, JobState.FAILED, 1) is again
     in_vain = None if again else "as in the attempt before, at step 40"
     assert node_results.why_in_vain(run, 1) == in_vain
+
+
+@pytest.mark.parametrize(
+    ("program", "ended"),
+    [
+        ("exit 0", "drained"),
+        ("echo not allowed >&2; exit 7", "drain_command failed: not allowed"),
+        ("exit 7", "drain_command failed: exit code 7"),
+        ("sleep 30", "drain_command failed: sh: no answer in 0 s"),
+    ],
+)
+def test_the_command_of_the_site_takes_a_node_out_without_a_shell(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, ended: str
+) -> None:
+    """Its failure is told, and nothing else fails of it."""
+    monkeypatch.setattr(health, "_DRAIN_S", 0.4)
+    script = f'printf "%s\\n" "$@" >{tmp_path}/asked; {program}'
+    words = ("sh", "-c", script, "sh", "node={node}", "why={reason}")
+    files.write_json(run.plan, {"cluster": {"drain_command": words}})
+    me = Identity(job_id="7", attempt=0, rank=0, of=2, name="n1", among=NAMES)
+    assert drain(run, me, "GPU011 $(touch x); {node}\n`reboot`\x1b[31m") == ended
+    said = (tmp_path / "asked").read_text()
+    assert said == "node=n1\nwhy=GPU011 $(touch x); {node} `reboot`\n"
+    assert ended in run.log(0).read_text()
+
+
+def test_without_a_command_nothing_is_run(run: RunFolder) -> None:
+    me = Identity(job_id="7", attempt=0, rank=0, of=2, name="n1", among=NAMES)
+    assert drain(run, me, "GPU011 Xid 79") is None
+    files.write_json(run.plan, {"cluster": {"drain_command": ["no-such-program", "{node}"]}})
+    assert drain(run, me, "Xid 79") == ("drain_command failed: no-such-program: command not found")
