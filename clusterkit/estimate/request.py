@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import Gpu
+from clusterkit.estimate.machines.instances import Instance
+from clusterkit.estimate.machines.owning import Owned
 from clusterkit.estimate.memory.phases import memory_of, usual_ram
 from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.results import Memory, Speed
@@ -130,6 +132,10 @@ class Request:
     """How many to train on, where that is asked about."""
     price: float | None = None
     """Of one GPU for an hour."""
+    instance: Instance | None = None
+    """The rented machine, where it is one that is known."""
+    owned: Owned | None = None
+    """What machines of one's own would cost, where that is asked about."""
     explain: bool = False
     scale: bool = False
     assumed: tuple[str, ...] = ()

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from clusterkit.cli.frame import console
+from clusterkit.core.text import table as columns
 from clusterkit.core.text import wrapped
 from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change, smallest_of
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
+from clusterkit.estimate.machines.owning import break_even
 from clusterkit.estimate.setup import Offload
 from clusterkit.estimate.speed.step_time import bill_of
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
+    from clusterkit.estimate.query.ranking import Rented
     from clusterkit.estimate.request import Request
     from clusterkit.estimate.results import Interval, Memory, Speed
 
@@ -231,8 +234,50 @@ def bill(answer: Answer) -> Sequence[str]:
     text = f"{count(tokens)} tokens with {one.name}: {span(cost.days)} days, "
     text += f"{span(cost.gpu_hours)} GPU hours"
     if cost.price is not None:
-        text += f", which cost {span(cost.price)} at {price:g} each"
+        text += f", which cost {span(cost.price)} at {price:.4g} each"
     return wrapped(f"{text} (no failures, no pauses).")
+
+
+def renting(request: Request) -> Sequence[str]:
+    """Return what the rented machines cost, and from how much use on owning some costs less."""
+    lines = wrapped(f"Rented: {request.instance}.") if request.instance is not None else ()
+    if request.owned is None or request.price is None:
+        return lines
+    owned, found = request.owned, break_even(request.owned, rent_per_hour=_rent(request))
+    years = f"{owned.years:g} year{'s' if owned.years != 1 else ''}"
+    text = f"Owned for {owned.price:,.0f} and {years}, an hour costs {found.own_per_hour:,.2f} at "
+    text += f"work all the time ({found.energy_per_hour:,.2f} of it energy), rented "
+    text += f"{found.rent_per_hour:,.2f}. "
+    if found.hours is None or found.utilisation is None:
+        text += "Owning never costs less in that time."
+    else:
+        text += f"Owning costs less from {found.hours:,.0f} hours at work on, "
+        text += f"{found.utilisation:.0%} of the time."
+    return (*lines, *wrapped(f"{text} (No staff, no space, no resale.)"))
+
+
+def ranking(rows: Sequence[Rented]) -> Sequence[str]:
+    """Return a line for each rented machine: how long the tokens take on it, and for how much."""
+    cells = [
+        (
+            row.instance.name,
+            row.strategy or "nothing fits",
+            span(row.bill.days) if row.bill else "-",
+            span(row.bill.price) if row.bill and row.bill.price else "-",
+            f"{row.instance.per_gpu:.2f}",
+            row.instance.as_of,
+        )
+        for row in rows
+    ]
+    head = ("MACHINE", "STRATEGY", "DAYS", "USD", "GPU HOUR", "PRICE OF")
+    first, *lines = columns([head, *cells], "<<>>><")
+    unknown = [row.instance.name for row in rows if row.instance.network is None]
+    note = f"What joins machines of {', '.join(unknown)} is not known: as usual with such GPUs."
+    return (console.bold(first), *lines, *(wrapped(note) if unknown else ()))
+
+
+def _rent(request: Request) -> float:
+    return request.gpus * (request.price or 0.0)
 
 
 def gb(amount: float) -> str:

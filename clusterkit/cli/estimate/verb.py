@@ -59,6 +59,9 @@ def estimate(
         )
     from clusterkit.estimate.query.answer import answer
 
+    if _several(options, alone=launch or plot is not None):
+        _rank(EstimateOptions(**options), as_json=json)
+        return
     found = answer(EstimateOptions(**options))
     launched = _launch(found, folder, options.get("cluster")) if launch else None
     if plot is not None:
@@ -76,6 +79,28 @@ def estimate(
         if plot is not None:
             console.note(f"drew {plot}")
     if found.chosen is None:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _several(options: Mapping[str, Any], *, alone: bool) -> bool:
+    """Tell whether several rented machines are to be ranked, which some flags do not go with."""
+    several = "," in (options.get("on") or "")
+    if several and alone:
+        raise UserError("--launch and --plot are for one machine", hint="--on with one of them")
+    return several
+
+
+def _rank(options: EstimateOptions, *, as_json: bool) -> None:
+    """Print what so many tokens take on several rented machines, the cheapest first."""
+    from clusterkit.cli.estimate import report
+    from clusterkit.estimate.query.ranking import ranked
+
+    rows = ranked(options)
+    if as_json:
+        console.json_document({"ranked": rows})
+    else:
+        console.say(*report.ranking(rows))
+    if not any(row.bill for row in rows):
         raise typer.Exit(EXIT_FINDINGS)
 
 
@@ -106,6 +131,7 @@ def _show(answer: Answer) -> None:
         report.explanation(subject) if request.explain else (),
         report.curve(answer) if request.scale else (),
         report.bill(answer) if request.tokens is not None else (),
+        report.renting(request),
         report.assumptions(answer),
         report.warnings(subject),
     ]

@@ -15,10 +15,12 @@ from clusterkit.core.model import ClusterSpec
 from clusterkit.estimate.advice.recommend import Answer, answer_of
 from clusterkit.estimate.factors import Calibration, calibration_file, load_calibration
 from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.machines.instances import instance_named
 from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.named import amount, model_named, model_of_params
 from clusterkit.estimate.query.options import EstimateOptions
+from clusterkit.estimate.query.renting import on_instance, owned_of, problems_of_owning
 from clusterkit.estimate.refusals import LIMITS, absurd
 from clusterkit.estimate.request import Request, solve_batch
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
@@ -82,6 +84,9 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
             gpu=options.gpu or cluster.gpu_type,
             gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         )
+    instance = None if options.on is None else instance_named(options.on)
+    if instance is not None:
+        options = on_instance(options, instance)
     reader = _Reader()
     _refuse_numbers(options, reader)
     gpu = None
@@ -117,6 +122,8 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
         host_memory=None if options.host_memory is None else options.host_memory * 1e9,
         tokens=tokens,
         price=options.price,
+        instance=instance,
+        owned=owned_of(options),
         explain=options.explain,
         scale=options.scale,
         **_ranks_and_batch(options, strategy),
@@ -180,8 +187,10 @@ def _refuse_numbers(options: EstimateOptions, reader: _Reader) -> None:
         )
     if options.price is not None and not (options.price >= 0 and math.isfinite(options.price)):
         reader.refuse(f"--price is {options.price}", "the price of one GPU for an hour, as 2.5")
-    if options.price is not None and options.tokens is None:
+    asked = options.tokens is not None or options.own is not None
+    if options.price is not None and options.on is None and not asked:
         reader.refuse("--price is for a number of tokens", "--tokens 2T")
+    reader.problems += problems_of_owning(options)
 
 
 def _model(options: EstimateOptions) -> ModelShape:

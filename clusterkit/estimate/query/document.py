@@ -9,6 +9,7 @@ from typing import Any
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
+from clusterkit.estimate.machines.owning import break_even
 from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of
@@ -51,6 +52,11 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
     if request.tokens is not None:
         bill = bill_of(subject.setup, subject.speed, request.tokens, price=request.price)
         found["bill"] = {"strategy": subject.name, "bill": bill}
+    if request.instance is not None:
+        found["instance"] = request.instance
+    if request.owned is not None and request.price is not None:
+        rent = request.gpus * request.price
+        found["own_or_rent"] = break_even(request.owned, rent_per_hour=rent)
     if launch is not None:
         found["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
     return found

@@ -45,6 +45,9 @@ class EstimateOptions:
     interconnect: Annotated[str | None, Option("NAME",
         "Network between nodes: ndr, roce-100, 4xhdr, ... (clusterkit explain "
         "interconnects).", panel=_MACHINES)] = None
+    on: Annotated[str | None, Option("CLOUD:TYPE",
+        "On rented machines, as aws:p5.48xlarge: their GPUs, network and price; several, "
+        "behind commas, are ranked by money.", panel=_MACHINES)] = None
     cluster: Annotated[str | None, Option("NAME",
         "Cluster whose measurements and slots count.", panel=_MACHINES, short="-c")] = None
     strategy: Annotated[str | None, Option("NAME",
@@ -83,6 +86,15 @@ class EstimateOptions:
         "Say how long so many take, as 2T.", panel=_SHOW)] = None
     price: Annotated[float | None, Option("X",
         "And what it costs, at this price per GPU hour.", panel=_SHOW)] = None
+    own: Annotated[float | None, Option("PRICE",
+        "From how much use on it costs less to own the machines of all these GPUs, for so much.",
+        panel=_SHOW)] = None
+    power: Annotated[float | None, Option("KW",
+        "What they draw, with --own.", panel=_SHOW)] = None
+    price_kwh: Annotated[float | None, Option("X",
+        "Of electricity, with --own.", panel=_SHOW)] = None
+    years: Annotated[float | None, Option("Y",
+        "How long they are kept, with --own.", panel=_SHOW)] = None
     explain: Annotated[bool, Option("",
         "Every term of one strategy, with formula and source.", panel=_SHOW)] = False
     scale: Annotated[bool, Option("", "Throughput over the number of GPUs.", panel=_SHOW)] = False
