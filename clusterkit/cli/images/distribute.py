@@ -16,7 +16,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.core.text import size_in_words
+from clusterkit.core.text import size_in_words, table
 from clusterkit.images.catalogue import IMAGES, VARIANTS, read_name, tag_of
 
 if TYPE_CHECKING:
@@ -126,17 +126,14 @@ def _report(image: str, done: Iterable[Distributed]) -> None:
     for one in done:
         key = (one.outcome, one.bytes, one.replaced, one.detail, one.hint)
         groups.setdefault(key, []).append(one)
-    severity = list(Outcome)
-    rows = sorted(groups.values(), key=lambda row: severity.index(row[0].outcome))
-    names = [fold_set(one.node for one in row) for row in rows]
-    width = max(map(len, names), default=0)
-    for name, row in zip(names, rows, strict=True):
-        outcome = row[0].outcome
+    severity, rows = list(Outcome), []
+    for row in sorted(groups.values(), key=lambda row: severity.index(row[0].outcome)):
+        outcome, hint = row[0].outcome, row[0].hint
         word = console.coloured(outcome.value, _COLOURS[outcome.value])
-        about = "" if outcome is Outcome.FAILED else f"  {image}"
-        console.say(f"{name:<{width}}{about}  {word}{_details(row)}")
-        if row[0].hint:
-            console.say(f"{'':<{width}}  hint: {row[0].hint}")
+        about = "" if outcome is Outcome.FAILED else f"{image}  "
+        rows.append((fold_set(one.node for one in row), f"{about}{word}{_details(row)}"))
+        rows += [("", f"hint: {hint}")] if hint else []
+    console.say(*table(rows))
 
 
 def _details(row: list[Distributed]) -> str:

@@ -12,6 +12,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
+from clusterkit.core.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,13 +94,10 @@ def _report(prepared: Iterable[Prepared]) -> None:
     groups: dict[tuple[Readiness, str, str | None], list[str]] = {}
     for one in prepared:
         groups.setdefault((one.readiness, one.detail, one.hint), []).append(one.node)
-    severity = list(Readiness)
-    rows = sorted(groups, key=lambda row: severity.index(row[0]))
-    names = {row: fold_set(groups[row]) for row in rows}
-    width = max((len(name) for name in names.values()), default=0)
-    for row in rows:
-        readiness, detail, hint = row
+    severity, rows = list(Readiness), []
+    for how in sorted(groups, key=lambda row: severity.index(row[0])):
+        readiness, detail, hint = how
         word = console.coloured(readiness.value, _COLOURS[readiness.value])
-        console.say(f"{names[row]:<{width}}  {word}  {detail}".rstrip())
-        if hint:
-            console.say(f"{'':<{width}}  hint: {hint}")
+        rows.append((fold_set(groups[how]), f"{word}  {detail}"))
+        rows += [("", f"hint: {hint}")] if hint else []
+    console.say(*table(rows))
