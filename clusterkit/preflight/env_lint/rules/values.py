@@ -25,12 +25,8 @@ from clusterkit.preflight.env_lint.variables import (
 )
 
 _CLOSED = {
-    "TORCH_NCCL_": "PyTorch",
-    "OFI_NCCL_": "aws-ofi-nccl up to 1.21",
-    "NCCL_": f"NCCL up to {NEWEST_NCCL}",
-    "RDMAV_": "rdma-core",
-    "FI_EFA_": "libfabric up to 2.6",
-    "FI_CXI_": "libfabric up to 2.6",
+    row["prefix"]: row["reader"].format(NEWEST_NCCL=NEWEST_NCCL)
+    for row in read_table(__file__, "closed.tsv")
 }
 """Families whose names we know to the last one."""
 _OPEN = ("UCX_", "FI_", "RCCL_", "GLOO_", "IBV_")
