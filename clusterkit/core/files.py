@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core import permissions, reading
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 from clusterkit.core.permissions import PRIVATE, PRIVATE_PROGRAM, PUBLIC, PUBLIC_PROGRAM, output
 
@@ -39,15 +40,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space, or set `run_dir` to another disk",
-    errno.EDQUOT: "your quota is used up: remove old runs, or set `run_dir` to another disk",
-    errno.EROFS: "this file system is read-only: set `run_dir` to a folder that can be written",
-    errno.EACCES: "you may not write there: set `run_dir` to a folder of your own",
-    errno.EPERM: "you may not write there: set `run_dir` to a folder of your own",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EEXIST: "a file of that name is in the way: remove it, or set `run_dir` elsewhere",
-    errno.ENAMETOOLONG: "choose a shorter name or `run_dir`",
-    errno.EIO: "the disk or the network file system reports an error; try again, or ask its owner",
+    getattr(errno, row["error"]): row["hint"] for row in read_table(__file__, "file_errors.tsv")
 }
 
 
@@ -223,22 +216,20 @@ def locked(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def create_folder(
-    path: Path, *, mode: int = permissions.PRIVATE_FOLDER, exist_ok: bool = True
-) -> bool:
+def create_folder(path: Path, *, mode: int = permissions.PRIVATE_FOLDER) -> bool:
     """Create `path` and its parents with these permissions; tell whether `path` itself is new.
 
     What is there already keeps its own.
 
     Raises:
-        UserError: it cannot be created, or is there already and `exist_ok` is False.
+        UserError: it cannot be created.
     """
     with explained(path, "create"):
         permissions.make_folders(path.parent, mode)
         try:
             permissions.make_folder(path, mode)
         except FileExistsError:
-            if not exist_ok or not path.is_dir():
+            if not path.is_dir():
                 raise
             return False
     return True
