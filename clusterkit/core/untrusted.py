@@ -1,15 +1,15 @@
 """Read what somebody else wrote: numbers within a range, JSON that can be printed, nothing endless.
 
 Nodes, bundles and peers may say anything: integers of 5,000 digits, `1e400`, brackets in brackets
-ten thousand deep. These readers turn all of it into a `ValueError`; whoever calls a parser catches
-`NONSENSE`, because a parser of an unknown document may also stumble over a missing key or a list
-where it wanted an object.
+ten thousand deep. These readers turn all of it into a `ValueError`, of numbers an `Unparsed`;
+whoever calls a parser catches `NONSENSE`, as a parser of an unknown document may also stumble
+over a missing key or a list where it wanted an object.
 """
 
 from __future__ import annotations
 
 import json
-import math
+from contextlib import suppress
 from typing import Any
 
 from clusterkit.core.text import LONE_SURROGATE
@@ -24,28 +24,32 @@ _LONGEST = 40
 _LARGEST = 1e18
 
 
+class Unparsed(ValueError):  # noqa: N818 - a state of an output, not a mistake of anyone
+    """Raised by a parser: the output is not what it knows, and it does not guess."""
+
+
 def whole(text: str, *, minimum: int = 0, maximum: int = UNSIGNED_64, base: int = 10) -> int:
     """Return a whole number from `minimum` to `maximum`, both included.
 
     Raises:
-        ValueError: it is none, or beyond the range.
+        Unparsed: it is none, or beyond the range.
     """
-    number = int(text, base) if len(text) <= _LONGEST else maximum + 1
-    if not minimum <= number <= maximum:
-        raise ValueError(f"no number from {minimum} to {maximum}: {text[:_LONGEST]!r}")
-    return number
+    with suppress(ValueError):
+        if len(text) <= _LONGEST and minimum <= (number := int(text, base)) <= maximum:
+            return number
+    raise Unparsed(f"no number from {minimum} to {maximum}: {text[:_LONGEST]!r}")
 
 
 def real(text: str, *, minimum: float = -_LARGEST, maximum: float = _LARGEST) -> float:
     """Return a finite number from `minimum` to `maximum`.
 
     Raises:
-        ValueError: it is none, or beyond the range.
+        Unparsed: it is none, or beyond the range.
     """
-    number = float(text) if len(text) <= _LONGEST else math.nan
-    if not minimum <= number <= maximum:  # never true for what is not a number
-        raise ValueError(f"no number from {minimum:g} to {maximum:g}: {text[:_LONGEST]!r}")
-    return number
+    with suppress(ValueError):
+        if len(text) <= _LONGEST and minimum <= (number := float(text)) <= maximum:
+            return number
+    raise Unparsed(f"no number from {minimum:g} to {maximum:g}: {text[:_LONGEST]!r}")
 
 
 def first_json(text: str, start: int = 0) -> tuple[Any, int]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from clusterkit.core import untrusted
 from clusterkit.core.findings import Verdict
 from clusterkit.core.text import harmless
-from clusterkit.core.untrusted import NONSENSE
 
 NOT_APPLICABLE = 77
 """Exit code of a snippet on a machine without the part that it looks at (as in automake)."""
@@ -29,8 +29,8 @@ _LONGEST = 1 << 16
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Unparsed(ValueError):  # noqa: N818 - a state of an output, not a mistake of anyone
-    """Raised by a parser: the output is not what it knows, and it does not guess."""
+Unparsed = untrusted.Unparsed
+"""Raised by a parser: the output is not what it knows, and it does not guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
         if len(text) > _LONGEST_LINE and max(map(len, text.split("\n"))) > _LONGEST_LINE:
             raise Unparsed(f"a line of more than {_LONGEST_LINE} characters")
         return probe.parse(text)
-    except NONSENSE as error:
+    except untrusted.NONSENSE as error:
         why = first_line(str(error)) if isinstance(error, Unparsed) else "a damaged answer"
         reason = f"{probe.name}: unparsed: {why}"
         return Missing(verdict=Verdict.UNKNOWN, reason=reason, unparsed=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterkit.core.data import read_template
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.core.shell import quote, quote_path
+from clusterkit.core.untrusted import whole
 from clusterkit.transport.probe import PreflightJob, Unparsed
 
 DEFAULT_PORT = ClusterSpec(name="any", kind=ClusterKind.SSH).port_range[0]
@@ -112,11 +113,4 @@ def text_of(pairs: Mapping[str, str], key: str) -> str:
 
 def number_of(pairs: Mapping[str, str], key: str) -> int:
     """Return the value of `key`, which has to be a whole number."""
-    return whole_number(text_of(pairs, key))
-
-
-def whole_number(text: str) -> int:
-    """Return `text` as a number of at most 20 ASCII digits (64 bits)."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise Unparsed(f"{text[:40]!r} is not a number")
-    return int(text)
+    return whole(text_of(pairs, key))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import LaunchPlan
+from clusterkit.core.untrusted import real
 from clusterkit.observe.top.targets import Part, of_plan
 from clusterkit.observe.vitals.sample import NodeRates, NodeSample, ask_vitals, rates, slowdowns
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
@@ -44,10 +45,7 @@ def _parse(text: str) -> CpuTime:
     pairs = read_pairs(text)
     seconds = []
     for number in range(1, ROUNDS + 1):
-        try:
-            began, ended = map(float, text_of(pairs, f"round{number}").split())
-        except ValueError:
-            raise Unparsed(f"round {number} has no two times") from None
+        began, ended = map(real, text_of(pairs, f"round{number}").split())
         if ended < began:
             raise Unparsed(f"round {number} ended before it began")
         seconds.append(round(ended - began, 3))

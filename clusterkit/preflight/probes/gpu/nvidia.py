@@ -72,10 +72,7 @@ def number(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    try:
-        return real(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
-    except ValueError:
-        raise Unparsed(f"no figure: {text[:40]!r}") from None
+    return real(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
 
 
 @lru_cache(maxsize=_CACHED)
@@ -102,14 +99,5 @@ def switch(text: str | None) -> bool | None:
 
 
 def mask(text: str | None) -> int | None:
-    """Return a bit mask such as `0x0000000000000004`.
-
-    Raises:
-        Unparsed: it is none.
-    """
-    if text is None:
-        return None
-    try:
-        return untrusted.whole(text, base=16)
-    except ValueError:
-        raise Unparsed(f"no bit mask: {text[:40]!r}") from None
+    """Return a bit mask such as `0x0000000000000004`; raises `Unparsed` where it is none."""
+    return None if text is None else untrusted.whole(text, base=16)

@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
-from clusterkit.core.untrusted import real
+from clusterkit.core.untrusted import real, whole
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe, words_of
-from clusterkit.preflight.probes.snippets import read_lines, whole_number
+from clusterkit.preflight.probes.snippets import read_lines
 from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.probe import Unparsed, first_line
@@ -101,12 +101,7 @@ def _link(line: str) -> tuple[int, float | None]:
     link = _LINK.fullmatch(line)
     if link is None:
         raise Unparsed(f"no link: {first_line(line)[:60]!r}")
-    if link[2] is None:
-        return int(link[1]), None
-    try:
-        return int(link[1]), real(link[2], minimum=0)
-    except ValueError:
-        raise Unparsed(f"no speed: {link[2][:20]!r}") from None
+    return int(link[1]), None if link[2] is None else real(link[2], minimum=0)
 
 
 NVLINK = nvidia_probe("nvidia-nvlink", read_snippet("nvidia_nvlink"), parse_nvlink)
@@ -166,7 +161,7 @@ def _gpu_errors(index: int, text: str) -> NvlinkErrors:
         if counter is None:
             raise Unparsed(f"no counter: {first_line(line)[:60]!r}")
         if counter[2] in ERRORS:
-            errors[int(counter[1])] = errors.get(int(counter[1]), 0) + whole_number(counter[3])
+            errors[int(counter[1])] = errors.get(int(counter[1]), 0) + whole(counter[3])
     return NvlinkErrors(index=index, links=tuple(errors.items()))
 
 

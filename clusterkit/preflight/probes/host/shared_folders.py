@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
+from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.host.disks import Volume, read_volume
-from clusterkit.preflight.probes.snippets import read_lines, whole_number
+from clusterkit.preflight.probes.snippets import read_lines
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 HANG_S = 5
@@ -67,7 +68,7 @@ def _folder(pairs: dict[str, str]) -> Folder:
     return Folder(
         state=state,
         writable=pairs["writable"] == "1",
-        inode=whole_number(pairs["inode"]) if pairs.get("inode") else None,
+        inode=whole(pairs["inode"]) if pairs.get("inode") else None,
         volume=read_volume(pairs["kib"], pairs.get("inodes", "")) if pairs.get("kib") else None,
         kind=kind,
         options=frozenset(options.split(",")) if options else frozenset(),

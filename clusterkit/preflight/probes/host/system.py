@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
-from clusterkit.preflight.probes.snippets import number_of, read_pairs, text_of, whole_number
+from clusterkit.preflight.probes.snippets import number_of, read_pairs, text_of
 from clusterkit.transport.probe import Probe, Unparsed
 
 
@@ -49,8 +49,8 @@ def parse(text: str) -> System:
         governors=tuple(pairs.get("governors", "").split()),
         cpufreq_driver=pairs.get("cpufreq_driver") or None,
         memory_kib=memory_kib,
-        available_kib=whole_number(available) if available else None,
-        huge_kib=whole_number(huge) if huge else None,
+        available_kib=whole(available) if available else None,
+        huge_kib=whole(huge) if huge else None,
         transparent_huge_pages=pairs.get("thp") or None,
         rdma_devices=tuple(pairs.get("rdma", "").split()),
         nvidia_gpus=number_of(pairs, "nvidia"),
