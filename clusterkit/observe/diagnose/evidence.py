@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice, takewhile
@@ -56,7 +56,7 @@ _DOING = tuple(
         (
             (
                 r"/torch/serialization\.py|/distributed/checkpoint/|/safetensors/"
-                r"|, in \w*(?:load|save)_(?:checkpoint|state_dict|pretrained)$"
+                r"|, in \w*(?:(?:load|save)_(?:checkpoint|state_dict|pretrained)|optim_state_dict)$"
             ),
             "as a checkpoint was read or written",
             (
@@ -95,6 +95,9 @@ _DOING = tuple(
 LIBRARY = re.compile(
     r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
 )
+_IN_BOX = re.compile(r"(?:\u2771 +\d+ [\u2502 ]*(.*)| +\d+\b|[\u2502\u256d\u2570])")
+"""A line of source in a box of rich, the one that was called with its text, or of a box in it."""
+_BOXED_AT = re.compile(r"(\S[^\n]{0,400}?): ?(\d{1,7}) +in +(\S+)$")
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
@@ -201,7 +204,8 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     called, and what for; `look` says what to look at then. `message` is the code that raised an
     exception that says nothing, and `then` the last of the exceptions that it led to.
     """
-    inside = takewhile(lambda line: line.startswith("  "), reversed(lines_before(hit, _AROUND)))
+    above = lines_before(hit, _AROUND)
+    inside = takewhile(lambda line: line.startswith("  "), reversed(_unboxed(above) or above))
     frames: list[tuple[str, str]] = []
     doing: _Doing | None = None
     code = ""
@@ -225,6 +229,23 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+def _unboxed(above: Sequence[str]) -> tuple[str, ...]:
+    """Return a traceback that rich has put into a box just above a line as Python prints it."""
+    if not above or not above[-1].startswith("\u2570"):
+        return ()
+    box = takewhile(lambda line: line.startswith("\u2502"), reversed(above[:-1]))
+    lines: list[str] = []
+    place = ""
+    for line in reversed([inside[2:].removesuffix("\u2502").rstrip() for inside in box]):
+        if (code := _IN_BOX.match(line)) is not None:
+            lines += [f"    {code[1]}"] if code[1] else []
+            place = ""
+        elif (frame := _BOXED_AT.match(place := place + line if line else "")) is not None:
+            lines.append(f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
+            place = ""
+    return tuple(lines)
 
 
 def words_around(hit: Hit) -> Mapping[str, str]:

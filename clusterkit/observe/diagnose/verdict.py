@@ -286,7 +286,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
 
 def _at(hit: Hit) -> str:
     """Say where an exception was raised of which the rule itself does not tell it."""
-    told = of_traceback(hit) if raised_in(hit) else {}
+    told = of_traceback(hit) if hit.line else {}
     return f" It came up {told['place'].strip('()')}." if told.get("own") else ""
 
 

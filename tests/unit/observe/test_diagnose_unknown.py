@@ -108,6 +108,29 @@ def test_a_rule_that_tells_no_place_is_given_that_of_the_script(say: Say) -> Non
     assert "came up" not in told(say(f"{TRACEBACK[0]}\n{launcher}{library}{raised}"))
 
 
+BOXED = """\
+\u256d\u2500 Traceback (most recent call last) \u2500\u2500\u256e
+\u2502 /opt/x/train.py:7 in step          \u2502
+\u2502                                    \u2502
+\u2502 \u2771  7 \u2502   fetch()                  \u2502
+\u2502    8 \u2502                            \u2502
+\u2502                                    \u2502
+\u2502 /env/lib/python3.11/site-packages/ \u2502
+\u2502 torch/utils/data/a.py:12 in read   \u2502
+\u2502                                    \u2502
+\u2502   11 \u2502                            \u2502
+\u2502 \u2771 12 \u2502   assert size > 0          \u2502
+\u2570\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u256f
+{raised}
+"""
+
+
+def test_the_place_is_found_in_the_box_of_rich(say: Say) -> None:
+    place = "at /opt/x/train.py:7, in torch/utils/data/a.py:12, as a sample or a batch"
+    assert f"KeyError: 'x' ({place}" in told(say(BOXED.format(raised="KeyError: 'x'")))
+    assert "assert size > 0" in told(say(BOXED.format(raised="AssertionError")))
+
+
 def test_the_hint_of_tensorflow_1_hides_no_exception(say: Say) -> None:
     assert "the batch is empty" in told(
         say("ValueError (see above for traceback): the batch is empty")
