@@ -18,7 +18,7 @@ import pytest
 from clusterkit.core import files, processes, timing
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, LaunchPlan, RequeueOn
-from clusterkit.core.ports import hold_port
+from clusterkit.core.ports import groups, hold_port
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
 from clusterkit.executors.local.controller import split_devices
@@ -474,6 +474,7 @@ def test_ports_follow_from_the_job_and_avoid_what_is_taken() -> None:
     with socket.create_server(("127.0.0.9", first.number)):  # launchers want all addresses
         assert hold_port(**ports).number not in {first.number, second.number}
     assert hold_port(**ports).number == first.number
+    assert sorted(groups(21000, 21029, seed="local-1")) == [21000, 21010, 21020]
 
 
 def test_the_folder_can_be_read_by_a_person(runs: Runs) -> None:
