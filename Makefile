@@ -47,7 +47,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 	@echo 'next: export PATH="$$PWD/.venv/bin:$$PATH", then clusterkit status'
 
 .PHONY: test
-test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/smoke.tsv)
+test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/mechanisms.tsv)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
 	pytest -n 5 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
 

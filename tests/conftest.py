@@ -58,22 +58,23 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of `smoke.tsv`.
+    """Mark the tests of `mechanisms.tsv` that `make test` runs.
 
     Raises:
         pytest.UsageError: one of them is not there, where all tests of its file are.
     """
-    rows = read_table(__file__, "smoke.tsv")
-    smoke = {f"tests/lab/{row['test']}" for row in rows}
+    rows = list(read_table(__file__, "mechanisms.tsv"))
+    named = {f"tests/{row['test']}" for row in rows if row["test"] != "-"}
+    smoke = {f"tests/{row['test']}" for row in rows if row["run"] == "test"}
     for item in items:
         if item.nodeid in smoke:
             item.add_marker("smoke")
     some = any("::" in argument for argument in config.args)
     files = {item.nodeid.partition("::")[0] for item in items}
-    gone = {test for test in smoke if test.partition("::")[0] in files}
+    gone = {test for test in named if test.partition("::")[0] in files}
     gone -= {item.nodeid for item in items}
     if gone and not some:
-        raise pytest.UsageError("tests/smoke.tsv names tests that are gone", *sorted(gone))
+        raise pytest.UsageError("tests/mechanisms.tsv names tests that are gone", *sorted(gone))
 
 
 @pytest.hookimpl(tryfirst=True)

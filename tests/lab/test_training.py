@@ -48,6 +48,7 @@ def losses(output: str) -> tuple[float, float]:
         ("rack", "zero2"),
         ("rack", "horovod"),
         ("rack", "env"),
+        ("rack", "trainer"),
     ],
 )
 def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
