@@ -34,6 +34,11 @@ SHORT = "echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; sleep 1"
 ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
 """Ends well when it is started again, and not before."""
 FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
+ECC = (
+    "echo on; ((CK_RESTART_COUNT)) && exit; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; "
+    "((CK_NODE_RANK == 1)) || sleep 300; "
+    "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'; exit 1"
+)
 WHOLE = {"cpus-per-task": "5"}
 """So many that no two jobs share a node."""
 
@@ -74,7 +79,7 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
     if cluster.kind in fault.unscaled:
         cluster.environment |= UNSCALED
     run = cluster.submit(fault.body, **fault.options)
-    await_true(started(run))
+    await_true(started(run, nodes=fault.options.get("nodes", 3)))
     began = time.monotonic()
     fault.strike(cluster, run)
     _let_end(run)
@@ -342,6 +347,14 @@ FAULTS = {
         ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
         within_s=180,
     ),
+    "gpu-again": Fault(
+        words="a rank fails of an ECC error of its GPU, with `--requeue 1 --spares 1`",
+        strike=_wait_for_the_limit,
+        body=ECC,
+        options={"nodes": 2, "requeue": 1, "spares": 1},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=120,
+    ),
     "told": Fault(
         words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
         strike=_tell_agent_to_end,
@@ -380,6 +393,10 @@ ELSEWHERE = {
     "slurm-cancel": "test_worker.py::test_cancel_running_then_pending",
     "ssh-cancel": "test_ssh_jobs.py::test_what_hides_from_its_group_is_ended",
     "ssh-limit": "test_ssh_jobs.py::test_at_the_time_limit_scripts_are_told_and_ended",
+    **dict.fromkeys(
+        ("slurm-gpu-again", "ssh-gpu-again"),
+        "test_again.py::test_a_node_that_its_output_blames_is_replaced_by_a_spare",
+    ),
     "ssh-told": "test_again.py::test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job",
 }
 """Strikes whose mechanism another test strikes as well; `make faults` has them all the same."""
