@@ -46,13 +46,14 @@ def run_command(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
     timeout_s: float = 30.0,
     given: bytes = b"",
 ) -> Answer:
     """Run `command` to its end, `given` what it reads; `code` says where it has no own end.
 
     It answers in English, unless it is given an `environment`: sbatch hands that on to the job.
-    Bytes that are no UTF-8 (job names may hold any) are replaced.
+    Bytes that are no UTF-8 (job names may hold any) are replaced. It runs in `folder`, or here.
     """
     try:
         done = subprocess.run(
@@ -60,6 +61,7 @@ def run_command(
             check=False,
             capture_output=True,
             input=given,
+            cwd=folder,
             env=dict(environment if environment is not None else {**os.environ, "LC_ALL": "C"}),
             timeout=timeout_s,
         )

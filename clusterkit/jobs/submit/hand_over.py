@@ -7,12 +7,13 @@ import difflib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterkit.config.load import load_settings
+from clusterkit.core.commands import run_command
+from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, LaunchPlan
 from clusterkit.core.shell import Secret
@@ -156,19 +157,6 @@ def _require_script(script: str, workdir: Path) -> None:
 _TIMEOUT_S = 20
 """A Python on a slow file system; what takes longer is left to the job."""
 
-_LOOK = """\
-import sys
-from importlib.util import find_spec
-name = sys.argv[1]
-if find_spec(name.replace("-", "_")) is None:
-    from importlib import metadata
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        print("missing")
-"""
-"""A package may be imported by another name than it is installed by; either will do."""
-
 
 def require_package(plan: LaunchPlan) -> None:
     """Refuse a job of this machine whose Python lacks the package of its framework.
@@ -192,8 +180,16 @@ def require_package(plan: LaunchPlan) -> None:
             hint=f"set `python:` of cluster {cluster.name} to the one of your training environment",
         )
     package = framework.package_name
-    if package is None or not _lacks(path, package, environment, plan.workdir):
+    if package is None:
         return
+    answer = run_command(
+        [path, "-c", read_template("programs/machine/has_package.py"), package],
+        environment=environment,
+        folder=plan.workdir,
+        timeout_s=_TIMEOUT_S,
+    )
+    if not answer.ok or answer.output.strip() != "missing":
+        return  # the job itself will say what is wrong with it
     from clusterkit.images.packages import remedies  # noqa: PLC0415 - reads the catalogue
 
     ways = (*remedies(framework, path), f"or set `python:` of cluster {cluster.name} to another")
@@ -201,20 +197,3 @@ def require_package(plan: LaunchPlan) -> None:
         f"framework {framework.name} needs the package {package}, which {path} does not have",
         hint="\n  ".join(ways),
     )
-
-
-def _lacks(python: str, package: str, environment: dict[str, str], workdir: str) -> bool:
-    try:
-        done = subprocess.run(
-            [python, "-c", _LOOK, package],
-            cwd=workdir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False  # the job itself will say what is wrong with it
-    return done.returncode == 0 and done.stdout.strip() == "missing"

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clusterkit.core import files
+from clusterkit.core.data import read_template
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterSpec
@@ -33,14 +34,6 @@ _ROOM_MIB = 150
 _UNPACKED = 4
 """How much larger wheels are once they are installed, torch included."""
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install")
-_PROOF = f"""
-from importlib import metadata
-if list(metadata.distributions(name={FOREIGN!r})):
-    print("of somebody else")
-else:
-    import clusterkit, clusterkit.executors.ssh.agent
-    print(metadata.version({DISTRIBUTION!r}))
-"""
 _INPUTS = ".inputs"
 """Behind the name of the environment: the folder beside it with what it is made from."""
 _LONGEST = 500
@@ -190,7 +183,8 @@ def _install(helper: Helper, ingredients: Ingredients, *, again: bool) -> None:
 
 def _proven(helper: Helper, python: str) -> str:
     try:
-        done = helper.ask("run", argv=[python, "-I", "-c", _PROOF])
+        program = read_template("programs/machine/installed.py")
+        done = helper.ask("run", argv=[python, "-I", "-c", program, FOREIGN, DISTRIBUTION])
     except RemoteError:
         return ""
     return str(done["said"]).strip() if done["code"] == 0 else ""
