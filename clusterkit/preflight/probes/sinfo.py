@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
@@ -18,15 +18,6 @@ _HEADER = ["PARTITION", "AVAIL", "TIMELIMIT", "NODES", "STATE", "NODELIST"]
 
 _LONG = {row["compact"]: row["long"] for row in read_table(__file__, "sinfo.tsv")}
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Nodes of one partition in one state."""
-
-    state: str
-    """Compact, such as `idle` or `down*`."""
-    nodes: tuple[str, ...]
 
 
 def query(hosts: Sequence[str]) -> tuple[str, ...]:
@@ -45,8 +36,8 @@ def as_records(output: Output) -> Output:
         return output
 
 
-def parse(text: str) -> tuple[Row, ...]:
-    """Read the default table of `sinfo`.
+def parse(text: str) -> dict[str, str]:
+    """Return the state of each node in the default table of `sinfo`, such as `idle` or `down*`.
 
     Raises:
         Unparsed: it is another table, or a row does not hold as many nodes as it says.
@@ -54,28 +45,26 @@ def parse(text: str) -> tuple[Row, ...]:
     lines = [line.split() for line in text.splitlines() if line.strip()]
     if not lines or lines[0] != _HEADER:
         raise Unparsed("not the default table of sinfo")
-    return tuple(_row(fields) for fields in lines[1:])
+    found: dict[str, str] = {}
+    for fields in lines[1:]:
+        if len(fields) != len(_HEADER):
+            raise Unparsed(f"a row of {len(fields)} words")
+        count, state, listed = fields[3:]
+        try:
+            nodes = hostlist.expand(listed, source="sinfo") if listed != "n/a" else ()
+        except UserError as error:
+            raise Unparsed(f"nodes {listed[:40]!r}: {error}") from None
+        if count != str(len(nodes)):
+            raise Unparsed(f"{count} nodes announced, {len(nodes)} named")
+        found |= dict.fromkeys(nodes, state)
+    return found
 
 
-def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
+def records(states: Mapping[str, str]) -> Mapping[str, str]:
     """Return the record of each node that the parser of `slurm-node` reads; the states alone."""
-    states = [(row.nodes, _STATE.fullmatch(row.state)) for row in rows]
+    found = {node: _STATE.fullmatch(state) for node, state in states.items()}
     return {
         node: f"NodeName={node} State={_LONG[state[1]]}{state[2]}\n"
-        for nodes, state in states
+        for node, state in found.items()
         if state is not None and state[1] in _LONG
-        for node in nodes
     }
-
-
-def _row(fields: list[str]) -> Row:
-    if len(fields) != len(_HEADER):
-        raise Unparsed(f"a row of {len(fields)} words")
-    count, state, listed = fields[3:]
-    try:
-        nodes = hostlist.expand(listed, source="sinfo") if listed != "n/a" else ()
-    except UserError as error:
-        raise Unparsed(f"nodes {listed[:40]!r}: {error}") from None
-    if count != str(len(nodes)):
-        raise Unparsed(f"{count} nodes announced, {len(nodes)} named")
-    return Row(state=state, nodes=nodes)

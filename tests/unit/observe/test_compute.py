@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -153,22 +154,22 @@ def test_a_gpu_has_the_index_of_nvidia_smi() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"seconds": [math.nan]}, "ranks.0.seconds.0 is damaged: nan"),
-        ({"seconds": [math.inf]}, "ranks.0.seconds.0 is damaged: inf"),
-        ({"seconds": [-0.001]}, "ranks.0.seconds.0"),
-        ({"seconds": [0.0]}, "ranks.0.seconds.0"),
-        ({"seconds": ["fast"]}, "ranks.0.seconds.0"),
-        ({"seconds": [0.1] * 20_000}, "ranks.0.seconds"),
-        ({"size": 1 << 40}, "ranks.0.size"),
-        ({"wrong": -1}, "ranks.0.wrong"),
-        ({"node": "n" * 400}, "ranks.0.node"),
-        ({"dtype": "int3"}, "ranks.0.dtype"),
-        ({"readings": [{"when": "never", "exit_code": 0, "text": ""}]}, "readings.0.when"),
+        ({"seconds": [math.nan]}, "ranks[0].seconds[0] is damaged: nan"),
+        ({"seconds": [math.inf]}, "ranks[0].seconds[0] is damaged: inf"),
+        ({"seconds": [-0.001]}, "ranks[0].seconds[0]"),
+        ({"seconds": [0.0]}, "ranks[0].seconds[0]"),
+        ({"seconds": ["fast"]}, "ranks[0].seconds[0]"),
+        ({"seconds": [0.1] * 20_000}, "ranks[0].seconds"),
+        ({"size": 1 << 40}, "ranks[0].size"),
+        ({"wrong": -1}, "ranks[0].wrong"),
+        ({"node": "n" * 400}, "ranks[0].node"),
+        ({"dtype": "int3"}, "ranks[0].dtype"),
+        ({"readings": [{"when": "never", "exit_code": 0, "text": ""}]}, "readings[0].when"),
     ],
     ids=str,
 )
 def test_what_no_rank_can_say_is_refused(change: dict[str, Any], why: str) -> None:
-    with pytest.raises(Unparsed, match=why):
+    with pytest.raises(Unparsed, match=re.escape(why)):
         read_document(document(rank(**change)))
 
 

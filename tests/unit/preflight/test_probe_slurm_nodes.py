@@ -178,8 +178,7 @@ def test_mangled_records_are_refused_and_never_guessed(data: st.DataObject) -> N
 )
 def test_sinfo_tables_are_read(file: str, nodes: int, states: dict[str, int]) -> None:
     """Every node that the table names, as a record that the same parser reads."""
-    rows = sinfo.parse(recording(file))
-    records = sinfo.records(rows)
+    records = sinfo.records(sinfo.parse(recording(file)))
     found = [slurm_nodes.parse(record).states[0] for record in records.values()]
     assert len(found) == nodes
     assert {state: found.count(state) for state in found} == states

@@ -38,7 +38,6 @@ from clusterkit.transport.probe import Unparsed
 KIND = "clusterkit-collectives"
 FILE = "collectives.json"
 """Its name in the folder of results."""
-_SCHEMA = 1
 _MOST_BYTES = 16 << 20
 """A sweep over all sizes on thousands of ranks prints less than a megabyte."""
 _HINT = "all_reduce_perf ... | clusterkit bench collectives --from -"
@@ -129,14 +128,19 @@ def read_document(document: Mapping[str, Any]) -> Result:
     Raises:
         Unparsed: it is another document, or damaged.
     """
-    if document.get("kind") != KIND or document.get("schema") != _SCHEMA:
-        raise Unparsed(f"its kind is {reprlib.repr(document.get('kind'))} and not {KIND}")
     if "nccl_tests" in document:
-        return _of_nccl_tests(_checked(_OfNcclTests, document))
-    return _of_torch(_checked(_OfTorch, document))
+        return _of_nccl_tests(checked(_OfNcclTests, document, kind=KIND))
+    return _of_torch(checked(_OfTorch, document, kind=KIND))
 
 
-def _checked(model: type[_Model], document: Mapping[str, Any]) -> _Model:
+def checked(model: type[_Model], document: Mapping[str, Any], *, kind: str) -> _Model:
+    """Return what a program of ours has written down.
+
+    Raises:
+        Unparsed: it is another document, or damaged.
+    """
+    if document.get("kind") != kind or document.get("schema") != 1:
+        raise Unparsed(f"its kind is {reprlib.repr(document.get('kind'))} and not {kind}")
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Any, BinaryIO, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from clusterkit.core import files
 from clusterkit.core.errors import Position, UserError
+from clusterkit.observe.bench.allreduce.document import checked
 from clusterkit.preflight.probes.gpu.vitals import NVIDIA, GpuVitals
 from clusterkit.transport.probe import Missing, Output, Unparsed, read_output
 
@@ -149,14 +150,7 @@ def read_document(
     Raises:
         Unparsed: it is another document, damaged, or of other ranks than the job has.
     """
-    if document.get("kind") != KIND or document.get("schema") != 1:
-        raise Unparsed(f"its kind is {reprlib.repr(document.get('kind'))} and not {KIND}")
-    try:
-        read = _Document.model_validate(document)
-    except ValidationError as error:
-        first = error.errors(include_context=False, include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise Unparsed(f"{place} is damaged: {reprlib.repr(first['input'])}") from None
+    read = checked(_Document, document, kind=KIND)
     if names is not None and len(names) != len(read.ranks):
         raise Unparsed(f"it is of {len(read.ranks)} ranks, and the job has {len(names)}")
     for rank, one in enumerate(read.ranks):
