@@ -61,7 +61,8 @@ def last_step(results: Iterable[NodeResult]) -> int | None:
 
 def _failed_of(results: Iterable[NodeResult]) -> frozenset[str | int]:
     """Return what an attempt failed of: rules of diagnose, and exit codes that none explains."""
-    failed = [r for r in results if r.exit_code and r.reason in {None, "peer"}]
+    ended = (r for r in results if r.lost is None and r.unfit is None)
+    failed = [r for r in ended if r.exit_code and r.reason in {None, "peer"}]
     first = [r for r in failed if r.fault] or [r for r in failed if r.reason is None]
     return frozenset(result.rule or result.exit_code for result in first)
 

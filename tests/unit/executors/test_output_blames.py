@@ -107,6 +107,7 @@ def blamed(rule: str | None, step: int | None, **values: Any) -> NodeResult:
         (FAILED, FAILED, True),
         (FAILED, dataclasses.replace(FAILED, exit_code=2), False),
         (FAILED, dataclasses.replace(FAILED, reason="timeout"), False),
+        (node_results.lost(0, "n1", "has gone"), node_results.lost(0, "n1", "has gone"), False),
     ],
 )
 def test_the_same_failure_is_one_of_the_same_cause_at_the_same_step(
