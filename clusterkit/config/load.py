@@ -148,11 +148,15 @@ class _Loader:
         if self.problems:
             raise UserError(problems=in_order(self.problems))
         origins = {"default_cluster": default.origin}
+        framework = _first(files, "default_framework")
+        if framework is not None:
+            origins["default_framework"] = framework.origin
         for name, given in self.clusters.items():
             keys = {".".join(("clusters", name, *path)): one for path, one in given.items()}
             origins |= {key: one.origin for key, one in keys.items()}
         return Settings(
             default_cluster=default.value,
+            default_framework=None if framework is None else framework.value,
             clusters=clusters,
             origins=origins,
             files=tuple(file.path for file in files),
@@ -222,11 +226,8 @@ class _Loader:
         for name in ("CLUSTERKIT_CLUSTER", "CLUSTERKIT_DEFAULT_CLUSTER"):
             if text := self.environ.get(name):
                 return _from_variable(name, text)
-        for file in files:
-            if file.model.default_cluster is not None:
-                at = file.document.value_position(("default_cluster",))
-                return file.given(file.model.default_cluster, at)
-        return _Given(value=LOCAL, origin=DEFAULT_ORIGIN, position=None)
+        default = _Given(value=LOCAL, origin=DEFAULT_ORIGIN, position=None)
+        return _first(files, "default_cluster") or default
 
     def _lay_environment(self) -> None:
         """Lay variables over what files gave; none where one of them is wrong."""
@@ -397,6 +398,15 @@ def _of_another(layers: _Layers, platform: platforms.Platform) -> bool:
     instance = layers["instance_type",]
     by_variable = [one.origin.layer is Layer.ENVIRONMENT for one in (layers["platform",], instance)]
     return by_variable == [True, False] and instance.value not in platform.instances
+
+
+def _first(files: list[_File], key: str) -> _Given | None:
+    """Return a top-level value of the strongest file that has it."""
+    for file in files:
+        value = getattr(file.model, key)
+        if value is not None:
+            return file.given(value, file.document.value_position((key,)))
+    return None
 
 
 def _put(layers: _Layers, key: str, given: _Given) -> None:

@@ -55,6 +55,12 @@ ConfigModel: Any = create_model(
         "Cluster that commands use unless --cluster says otherwise; without it, `local`.",
         "a100",
     ),
+    default_framework=_key(
+        fields.Text,
+        "Framework of jobs that name none; without it, `torchrun` for Python and `env` for other "
+        "programs.",
+        "deepspeed",
+    ),
     clusters=_key(
         dict[str, ClusterModel | None],
         "The clusters by name; an entry of the name `local` changes the one that is always there. "

@@ -42,6 +42,8 @@ class Settings:
     """Every cluster with all layers merged; `local` is always among them."""
 
     default_cluster: str
+    default_framework: str | None
+    """That of jobs which name none; None for one that fits what they run."""
     clusters: Mapping[str, ClusterSpec]
     origins: Mapping[str, Origin]
     """Dotted key (`clusters.a100.partition`) -> origin, for every value that was given."""

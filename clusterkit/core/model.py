@@ -38,6 +38,31 @@ class _Traits:
     lists_hosts: bool = False
 
 
+class ScriptKind(StrEnum):
+    """What a job runs on each rank."""
+
+    PYTHON = "python"
+    """A file that Python reads."""
+    MODULE = "module"
+    """A module of Python, by its dotted name."""
+    SHELL = "shell"
+    """A shell script that may not be executed."""
+    PROGRAM = "program"
+    """A file that is executed."""
+    COMMAND = "command"
+    """A program that the nodes find on their PATH."""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether Python runs it."""
+        return self in {ScriptKind.PYTHON, ScriptKind.MODULE}
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is the path of a file."""
+        return self not in {ScriptKind.MODULE, ScriptKind.COMMAND}
+
+
 class ClusterKind(StrEnum):
     """How the nodes of a cluster are reached."""
 
@@ -337,6 +362,7 @@ class LaunchPlan:
     """How a Slurm job numbers its nodes; None for Slurm's own order, and where names are known."""
     workdir: str
     script: str
+    script_kind: ScriptKind = ScriptKind.PYTHON
     args: tuple[str, ...]
     command: NodeCommand
     one_host_command: NodeCommand

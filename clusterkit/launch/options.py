@@ -14,9 +14,10 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
+from pathlib import PurePath
 from typing import Annotated, Any
 
-from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn
+from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn, ScriptKind
 
 Place = str | os.PathLike[str]
 
@@ -54,12 +55,14 @@ class Option:
 class JobOptions:
     """A job as flags and arguments say it; they beat a job file."""
 
-    script: Annotated[Place | None, Option("SCRIPT", "The training script.", "train.py",
+    script: Annotated[Place | None, Option("SCRIPT", "Training script, or program.", "train.py",
         argument=True, in_file="A relative path counts from the folder you submit from.")] = None
     args: Annotated[Sequence[object], Option("ARGS...", "Its arguments.", "--lr 3e-4 --epochs 2",
         "Words", argument=True, in_file="One text, split like a shell line but with nothing "
         "expanded, or a list of words.")] = ()
     _: KW_ONLY
+    module: Annotated[bool, Option("", "SCRIPT is a module, to be started as by `python -m`.",
+        "true", "Flag", short="-m")] = False
     cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
         "a100", short="-c", variable=True)] = None
     framework: Annotated[str | None, Option("NAME",
@@ -209,6 +212,7 @@ class JobSpec:
 
     framework: str
     script: str
+    script_kind: ScriptKind = ScriptKind.PYTHON
     args: tuple[str, ...] = ()
     name: str | None = None
     nodes: int = 1
@@ -240,3 +244,9 @@ class JobSpec:
     sync: str | None = None
     """The folder to send to nodes that share no file system with this machine; an absolute path."""
     sync_limit_mib: int = SYNC_LIMIT_MIB
+
+    @property
+    def name_of_script(self) -> str:
+        """What the job is called where nobody names it."""
+        module = self.script_kind is ScriptKind.MODULE
+        return self.script.rpartition(".")[2] if module else PurePath(self.script).stem

@@ -80,6 +80,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         node_names=node_names,
         workdir=workdir,
         script=job.script,
+        script_kind=job.script_kind,
         args=job.args,
         command=command,
         one_host_command=framework.command(_on_one_host(inputs)),
@@ -141,6 +142,7 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
 def _inputs(job: JobSpec, cluster: ClusterSpec, *, in_image: bool) -> LaunchInputs:
     return LaunchInputs(
         script=job.script,
+        script_kind=job.script_kind,
         args=job.args,
         nodes=job.nodes,
         max_nodes=job.max_nodes,
@@ -169,7 +171,7 @@ def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:
 
 
 def _job_name(job: JobSpec) -> str:
-    name = job.sbatch_options.get("job-name") or job.name or PurePath(job.script).stem
+    name = job.sbatch_options.get("job-name") or job.name or job.name_of_script
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
 
 
@@ -202,12 +204,14 @@ def _place_synced(
     _check_sync(job, cluster)
     folder = os.path.normpath(job.sync)
     here = workdir if PurePath(workdir).is_relative_to(folder) else folder
-    script = os.path.normpath(os.path.join(workdir, job.script))  # noqa: PTH118 - pure, `..` as well
-    if not PurePath(script).is_relative_to(folder):
-        raise refused("script-elsewhere", script=script, folder=folder)
     inside = os.path.relpath(here, folder)
     inside = "" if inside == "." else inside
     plan = SyncPlan(folder=folder, workdir=inside, limit_mib=job.sync_limit_mib)
+    if not job.script_kind.is_file:
+        return job, here, plan
+    script = os.path.normpath(os.path.join(workdir, job.script))  # noqa: PTH118 - pure, `..` as well
+    if not PurePath(script).is_relative_to(folder):
+        raise refused("script-elsewhere", script=script, folder=folder)
     return dataclasses.replace(job, script=os.path.relpath(script, here)), here, plan
 
 

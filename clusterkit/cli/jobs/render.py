@@ -61,7 +61,7 @@ def render(
         return
     plan = request.plan()
     warn_of_script(plan)
-    if not (Path(plan.workdir) / plan.script).is_file():
+    if plan.script_kind.is_file and not (Path(plan.workdir) / plan.script).is_file():
         console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
     rendered = render_files(plan, only=kinds)
     if diff:

@@ -37,9 +37,11 @@ def show(
         console.json_document(_document(settings, names))
         return
     sections = {name: [*_rows(settings, settings.clusters[name])] for name in names}
-    default = settings.origin("default_cluster")
-    top: Row = ("default_cluster", settings.default_cluster, str(default))
-    console.say(*_lines([top], origin=origin))
+    top = {"default_cluster": settings.default_cluster}
+    if settings.default_framework is not None:
+        top["default_framework"] = settings.default_framework
+    rows = [(key, value, str(settings.origin(key))) for key, value in top.items()]
+    console.say(*_lines(rows, origin=origin))
     for name, rows in sections.items():
         console.say("\n" + console.bold(name))
         console.say(*_lines(rows, origin=origin, indent="  "))
@@ -66,12 +68,13 @@ def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
     prefixes = tuple(f"clusters.{name}." for name in names)
     return {
         "default_cluster": settings.default_cluster,
+        "default_framework": settings.default_framework,
         "files": settings.files,
         "clusters": {name: as_mapping(settings.clusters[name]) for name in names},
         "origins": {
             key: value
             for key, value in settings.origins.items()
-            if key.startswith((*prefixes, "default_cluster"))
+            if key.startswith((*prefixes, "default_"))
         },
         "warnings": _warnings(settings, names),
     }

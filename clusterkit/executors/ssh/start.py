@@ -58,7 +58,8 @@ def _needs(plan: LaunchPlan) -> tuple[str, ...]:
     """Return what a job needs of its nodes that nobody brings them."""
     if plan.cluster.shared_filesystem or plan.sync is not None or plan.container is not None:
         return ()
-    return (plan.workdir, str(Path(plan.workdir) / plan.script))
+    script = (str(Path(plan.workdir) / plan.script),) if plan.script_kind.is_file else ()
+    return (plan.workdir, *script)
 
 
 def start(run: RunFolder, layout: SshLayout) -> None:

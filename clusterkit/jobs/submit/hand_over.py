@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from clusterkit.config.load import load_settings
 from clusterkit.core.commands import run_command
 from clusterkit.core.data import read_template
-from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterSpec, LaunchPlan
+from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.model import ClusterSpec, LaunchPlan, ScriptKind
 from clusterkit.core.shell import Secret
 from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.base import scrubbed_environment
@@ -23,7 +23,6 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.render import render
-from clusterkit.launch.scripts.programs import require_python
 
 if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -37,18 +36,20 @@ _NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
 
 
 def require_runnable(plan: LaunchPlan) -> None:
-    """Refuse a job whose run folder cannot be named, or whose script is missing or not Python's.
+    """Refuse a job whose run folder cannot be named, or whose script is missing.
 
     Raises:
         UserError: that is so.
     """
     _require_plain_name(plan.cluster)
-    require_python(plan)
     if plan.container is not None:
         return  # an image may have a script that this machine has not
     # Without a copy of this folder, it is the nodes that have to have the script.
     if not plan.cluster.kind.lists_hosts or plan.cluster.shared_filesystem or plan.sync:
-        _require_script(plan.script, Path(plan.workdir))
+        if plan.script_kind.is_file:
+            _require_script(plan.script, Path(plan.workdir))
+        elif plan.script_kind is ScriptKind.MODULE:
+            _require_module(plan.script, Path(plan.workdir))
 
 
 def conditions_of(texts: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, ...]:
@@ -147,9 +148,26 @@ def _require_script(script: str, workdir: Path) -> None:
         )
     beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
     close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
+    hint = f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}"
+    if path.suffix != ".py":
+        hint += (
+            f"\n  a program that the nodes alone have: clusterkit submit ... env {script} [ARGS]"
+        )
+    raise UserError(f"script {script} does not exist", hint=hint, key="script")
+
+
+def _require_module(name: str, workdir: Path) -> None:
+    """Refuse a module that its package, where that is here, does not have."""
+    top, *_ = parts = name.split(".")
+    path = workdir.joinpath(*parts)
+    if not (workdir / top / "__init__.py").is_file() or path.with_suffix(".py").is_file():
+        return
+    if (path / "__main__.py").is_file():
+        return
     raise UserError(
-        f"script {script} does not exist",
-        hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
+        f"no module {name} in {workdir}",
+        hint=did_you_mean(path.name, [other.stem for other in path.parent.glob("*.py")])
+        or f"looked for {path.relative_to(workdir)}.py, and for a __main__.py in that package",
         key="script",
     )
 

@@ -20,12 +20,14 @@ from clusterkit.core.model import (
     ClusterSpec,
     ContainerRuntime,
     LaunchPlan,
+    ScriptKind,
 )
 from clusterkit.launch.array.expand import jobs_of
 from clusterkit.launch.array.spec import FORMS, choose
-from clusterkit.launch.frameworks import framework_names, load_framework
+from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.options import JobSpec, job_options
 from clusterkit.launch.plan import make_plan
+from clusterkit.launch.scripts.programs import Started, recognise
 
 if TYPE_CHECKING:
     from clusterkit.launch.array.spec import Sweep
@@ -142,7 +144,17 @@ class JobRequest:
             cluster = settings.cluster(self.get("cluster"))
         except UserError as error:
             problems += [dataclasses.replace(p, key="cluster") for p in error.problems]
-        job = _job_spec({**self.from_file, **self.flags}, self.from_file, self.verb, problems)
+        values = {**self.from_file, **self.flags}
+        by_default = settings.default_framework is not None and not values.get("framework")
+        if by_default:
+            values["framework"] = settings.default_framework
+        job = _job_spec(values, self.from_file, self.verb, problems)
+        if by_default:
+            origin = settings.origin("default_framework")
+            at = Position(source=origin.source, line=origin.line)
+            problems = [
+                dataclasses.replace(p, position=at) if p.key == "framework" else p for p in problems
+            ]
         if cluster is None or job is None:
             raise UserError(problems=problems)
         for problem in settings.warnings_of(cluster.name):
@@ -197,10 +209,9 @@ def _job_spec(
     values: Mapping[str, Any], from_file: Mapping[str, Any], verb: str, problems: list[Problem]
 ) -> JobSpec | None:
     """Return the job, or None where `problems` holds one; what is wrong is added there."""
-    if not values.get("script"):
-        hint = f"clusterkit {verb} --framework torchrun --nodes 2 train.py"
-        problems.append(Problem(message="no training script", hint=hint))
-    framework = _known_framework(values.get("framework"), problems)
+    started = _started(values, verb, problems)
+    name = values.get("framework") or _framework_for(started.kind)
+    framework = _known_framework(name, problems)
     nodes, max_nodes = _parse_nodes(str(values.get("nodes", "1")), problems)
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
     # Name by name: a flag changes one variable of the job file, not all of them.
@@ -222,7 +233,9 @@ def _job_spec(
     as_given = {name: values[name] for name in _AS_GIVEN if name in values}
     parsed: dict[str, Any] = {
         "framework": framework,
-        "args": tuple(str(arg) for arg in values.get("args", ())),
+        "script": started.script,
+        "script_kind": started.kind,
+        "args": started.args,
         "nodes": nodes,
         "max_nodes": max_nodes,
         "gpus_per_node": slots,
@@ -241,14 +254,29 @@ def _job_spec(
     return JobSpec(**{**as_given, **parsed})
 
 
-def _known_framework(name: str | None, problems: list[Problem]) -> str:
+def _started(values: Mapping[str, Any], verb: str, problems: list[Problem]) -> Started:
+    """Return what is to run; add what is wrong with it."""
+    script = str(values.get("script") or "")
+    words = (script, *map(str, values.get("args", ())))
+    if not script:
+        hint = f"clusterkit {verb} --nodes 2 train.py"
+        problems.append(Problem(message="no training script", hint=hint))
+    else:
+        try:
+            module = bool(values.get("module"))
+            return recognise(words, module=module, framework=values.get("framework"))
+        except UserError as error:
+            problems += error.problems
+    return Started(script, words[1:], ScriptKind.PYTHON)
+
+
+def _framework_for(kind: ScriptKind) -> str:
+    """Return the framework of a job that names none."""
+    return "torchrun" if kind.is_python else "env"
+
+
+def _known_framework(name: str, problems: list[Problem]) -> str:
     """Return the name of a framework that there is; else the empty text."""
-    if name is None:
-        names = framework_names()
-        listed = ", ".join(names[:-1]) + f" or {names[-1]}"
-        hint = f"--framework {listed}\n  clusterkit explain frameworks tells them apart"
-        problems.append(Problem(message="no framework", hint=hint))
-        return ""
     try:
         return load_framework(name).name
     except UserError as error:

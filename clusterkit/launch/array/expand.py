@@ -79,7 +79,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 def _job_of(job: JobSpec, values: Mapping[str, str]) -> JobSpec:
     args = tuple(fill(arg, values) for arg in job.args)
     env = {name: fill(text, values) for name, text in job.env.items()}
-    name = fill(job.name, values) if job.name else PurePath(job.script).stem
+    name = fill(job.name, values) if job.name else job.name_of_script
     return dataclasses.replace(job, args=args, env=env, name=name)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterkit.core.data import data_dir, framework_files, peers_program, read_template
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Word
+from clusterkit.core.model import HorovodController, NodeCommand, Runtime, ScriptKind, Word
 
 MPI_OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
 """What `--set mpi.KEY=VALUE` may name."""
@@ -22,6 +22,7 @@ class LaunchInputs:
     """What a framework may base its command on."""
 
     script: str
+    script_kind: ScriptKind = ScriptKind.PYTHON
     args: tuple[str, ...] = ()
     nodes: int = 1
     max_nodes: int | None = None
@@ -41,6 +42,27 @@ class LaunchInputs:
     horovod_controller: HorovodController = HorovodController.GLOO
     under_slurm: bool = False
     deepspeed_preset: str | None = None
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """How a rank is started: its words in front of the arguments."""
+        match self.script_kind:
+            case ScriptKind.PYTHON:
+                return (self.python, "-u", self.script)
+            case ScriptKind.MODULE:
+                return (self.python, "-u", "-m", self.script)
+            case ScriptKind.SHELL:
+                return ("bash", self.script)
+            case ScriptKind.PROGRAM if "/" not in self.script:
+                return (f"./{self.script}",)
+        return (self.script,)
+
+    def for_launcher(self, *, module: str, no_python: str) -> tuple[str, ...]:
+        """Return what a launcher that starts Python itself is told, by flags of these names."""
+        if self.script_kind.is_python:
+            flags = (module,) if self.script_kind is ScriptKind.MODULE else ()
+            return (*flags, self.script, *self.args)
+        return (no_python, *self.program, *self.args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +120,14 @@ def shared_files(*names: str) -> dict[str, str]:
 
 
 def launched_by(
-    program: str, inputs: LaunchInputs, *arguments: Word, by_python: bool = True
+    program: str, inputs: LaunchInputs, *arguments: Word, script: tuple[str, ...] | None = None
 ) -> tuple[Word, ...]:
-    """Return how a program of ours in the job's folder of each node is called, and the script."""
-    script = (inputs.python, "-u", inputs.script) if by_python else (inputs.script,)
-    return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *arguments, *script, *inputs.args)
+    """Return how a program of ours in the job's folder of each node is called.
+
+    Behind its arguments stands the command of a rank, or the `script` that it starts itself.
+    """
+    command = (*inputs.program, *inputs.args) if script is None else script
+    return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *arguments, *command)
 
 
 def preset_text(framework: str, name: str) -> str:

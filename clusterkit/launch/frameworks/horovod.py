@@ -73,8 +73,7 @@ def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
         )
     options = {"launcher": "srun" if inputs.under_slurm else "mpirun", **inputs.options}
     check_mpi_options("horovod", options, under_slurm=inputs.under_slurm)
-    program = (inputs.python, "-u", inputs.script, *inputs.args)
-    return mpi_command(program, inputs, options)
+    return mpi_command((*inputs.program, *inputs.args), inputs, options)
 
 
 FRAMEWORK = Framework(

@@ -6,7 +6,7 @@ such as the nccl-tests: each rank finds the variables of MPI, and those of torch
 
 from __future__ import annotations
 
-from clusterkit.core.model import NodeCommand
+from clusterkit.core.model import NodeCommand, ScriptKind
 from clusterkit.launch.frameworks.base import (
     Framework,
     LaunchInputs,
@@ -22,8 +22,10 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         # A compose file has no Slurm.
         options = {k: v for k, v in options.items() if k not in {"launcher", "pmi"}}
     check_mpi_options("mpi", options, under_slurm=inputs.under_slurm)
-    python = (inputs.python, "-u") if inputs.script.endswith(".py") else ()
-    return mpi_command((*python, inputs.script, *inputs.args), inputs, options)
+    program = inputs.program
+    if inputs.script_kind is ScriptKind.PYTHON and not inputs.script.endswith(".py"):
+        program = (inputs.script,)  # with a Python of its own, such as what pip installs
+    return mpi_command((*program, *inputs.args), inputs, options)
 
 
 FRAMEWORK = Framework(

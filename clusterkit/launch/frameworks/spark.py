@@ -35,7 +35,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
                 f"spark.{key} is read by Spark's master and workers, and not by programs",
                 hint=f"--env SPARK_DAEMON_JAVA_OPTS=-Dspark.{key}={inputs.options[key]}",
             )
-    if not inputs.script.endswith((".py", ".jar")):
+    if not (inputs.script_kind.is_file and inputs.script.endswith((".py", ".jar"))):
         raise UserError(
             f"spark-submit knows a program by its name, and {inputs.script} ends in neither .py "
             "nor .jar",
@@ -47,7 +47,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             inputs,
             f"--processes={inputs.processes}",
             *(f"--conf=spark.{key}={value}" for key, value in inputs.options.items()),
-            by_python=False,
+            script=(inputs.script, *inputs.args),
         ),
         files={
             **framework_files("spark", "spark_launch.py", "spark_node.py"),

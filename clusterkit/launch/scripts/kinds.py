@@ -16,6 +16,7 @@ from pathlib import Path
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem
 from clusterkit.core.model import GpuRequest, LaunchPlan
+from clusterkit.launch.scripts.programs import nested_launcher
 from clusterkit.launch.scripts.reading import WORDS, Script, Use, problem_at, script_of
 
 _JOINS_NOTHING = frozenset(sys.stdlib_module_names) | WORDS["joins-nothing"]
@@ -136,6 +137,8 @@ _NO_RANK: Mapping[str, str] = {
 
 def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
     """Return why the script of a plan is not for the plan's framework; most often nothing."""
+    if not plan.script_kind.is_python:
+        return () if (nested := nested_launcher(plan)) is None else (nested,)
     script = script_of(plan)
     return tuple(_problems(script, plan)) if script is not None else ()
 

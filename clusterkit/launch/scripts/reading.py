@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem
-from clusterkit.core.model import LaunchPlan
+from clusterkit.core.model import LaunchPlan, ScriptKind
 
 WORDS = {row["set"]: frozenset(row["words"].split()) for row in read_table(__file__, "words.tsv")}
 _MOST_BYTES = 1 << 20
@@ -69,7 +69,10 @@ def read_script(text: str) -> Script:
 
 def script_of(plan: LaunchPlan) -> Script | None:
     """Return what is known of the script of a plan; None where it is not here, or not Python."""
-    return read_path(plan.workdir, plan.script)
+    name = plan.script
+    if plan.script_kind is ScriptKind.MODULE:
+        name = f"{name.replace('.', '/')}.py"
+    return read_path(plan.workdir, name) if plan.script_kind.is_python else None
 
 
 def read_path(workdir: str, name: str, *, unchanged_since: float | None = None) -> Script | None:

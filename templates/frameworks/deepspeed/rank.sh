@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts one rank for DeepSpeed's launcher: rank.sh PYTHON SCRIPT [ARGS...]
+# Starts one rank for DeepSpeed's launcher: rank.sh N WORDS... [ARGS...], N words before the arguments
 # The launcher takes slot numbers for devices, which on a shared node are another job's GPUs
 # (deepspeed#1331): here they count in the allocation's own list. Where that is shorter than the
 # node has slots, the ranks share all of it. --local_rank is what the launcher itself would have
@@ -23,11 +23,17 @@ if [ -n "${CK_VISIBLE_DEVICES:-}" ]; then
   CUDA_VISIBLE_DEVICES=${chosen:-$CK_VISIBLE_DEVICES}
   export CUDA_VISIBLE_DEVICES
 fi
-python=$1
-script=$2
-shift 2
-[ -n "${CK_NO_LOCAL_RANK:-}" ] || set -- "--local_rank=$LOCAL_RANK" "$@"
-set -- "$python" -u "$script" "$@"
+words=$1
+shift
+if [ -z "${CK_NO_LOCAL_RANK:-}" ]; then # behind those words, whatever follows
+  place=0
+  for word in "$@"; do
+    [ "$place" != 0 ] || set --
+    set -- "$@" "$word"
+    place=$((place + 1))
+    [ "$place" != "$words" ] || set -- "$@" "--local_rank=$LOCAL_RANK"
+  done
+fi
 [ -n "${CK_FAILURE:-}" ] || exec "$@"
 # The launcher looks at its ranks once a second, so only this shell can tell which failed first:
 # who links its word to the name of all is first, as a link replaces nothing.

@@ -148,7 +148,7 @@ def test_a_job_file_and_arguments_that_beat_it(desk: Path) -> None:
         ({"framework": "env", "script": "trian.py"}, ["trian.py does not exist",
                                                       "did you mean train.py?"]),
         ({"framework": "env", "preflight": "some"}, ["--preflight some: unknown"]),
-        ({}, ["no framework"]),
+        ({"module": True}, ["-m train, or leave -m out: train.py"]),
     ],
 )  # fmt: skip
 def test_mistakes_are_user_errors(desk: Path, given: dict[str, Any], said: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -31,6 +32,10 @@ clusters:
 def desk(tmp_path: Path) -> Path:
     (tmp_path / "clusterkit.yaml").write_text(CONFIG)
     (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "train.py").write_text("print('hello')\n")
+    (tmp_path / "run.sh").write_text("echo hello\n")
     return tmp_path
 
 
@@ -44,8 +49,12 @@ TORCHRUN = ("--framework", "torchrun")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("submit",), ["clusterkit submit --framework torchrun --nodes 2", "no framework"]),
-        (("render",), ["clusterkit render --framework torchrun --nodes 2", "no framework"]),
+        (("submit",), ["no training script", "clusterkit submit --nodes 2 train.py"]),
+        (("render",), ["no training script", "clusterkit render --nodes 2 train.py"]),
+        (("submit", "-m", "train.py"), ["-m train.py: that is a file", "-m train, or leave"]),
+        (("submit", "-m", "pkg.trian"), ["no module pkg.trian", "did you mean 'train'?"]),
+        (("submit", "nvidia-nothing"), ["does not exist", "submit ... env nvidia-nothing [ARGS]"]),
+        (("submit", "srun", "python", "train.py"), ["srun is not a training script", "-framework"]),
         (("submit", *TORCHRUN, "trian.py"), ["trian.py does not exist", "did you mean train.py?"]),
         (("submit", *TORCHRUN, "."), ["is a folder"]),
         (("submit", *TORCHRUN, "--nodes", "two", "train.py"), ["--nodes 'two'", "--nodes 4"]),
@@ -105,6 +114,44 @@ def test_mistakes_exit_2_and_say_what_to_type(
     for text in said:
         assert text in done.stderr
     assert not list(desk.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "framework", "command"),
+    [
+        (("train.py", "-x"), "torchrun", ("train.py", "-x")),
+        (("-m", "pkg.train", "-x"), "torchrun", ("--module", "pkg.train", "-x")),
+        (("python", "-u", "-m", "pkg.train"), "torchrun", ("--module", "pkg.train")),
+        (("python3", "train.py"), "torchrun", ("train.py",)),
+        (("run.sh", "-x"), "env", ("bash", "run.sh", "-x")),
+        (("--", "echo", "-x"), "env", ("echo", "-x")),
+        (("-f", "torchrun", "run.sh"), "torchrun", ("--no-python", "bash", "run.sh")),
+        (("-f", "accelerate", "--", "echo"), "accelerate", ("--no_python", "echo")),
+        (("-f", "deepspeed", "--", "echo", "-x"), "deepspeed", ("1", "echo", "-x")),
+        (("-f", "horovod", "-m", "pkg.train"), "horovod", ("-u", "-m", "pkg.train")),
+        (("-f", "mpi", "-m", "pkg.train"), "mpi", ("-u", "-m", "pkg.train")),
+    ],
+)
+def test_any_program_runs_under_a_framework_that_fits_it(
+    desk: Path, words: tuple[str, ...], framework: str, command: tuple[str, ...]
+) -> None:
+    done = run(desk, "render", "-c", "a100", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)["plan"]
+    assert plan["framework"] == framework
+    assert tuple(plan["command"]["argv"][-len(command) :]) == command
+
+
+def test_the_framework_of_jobs_that_name_none(desk: Path) -> None:
+    config = desk / "clusterkit.yaml"
+    config.write_text(f"default_framework: horovod\n{CONFIG}")
+    assert "horovod on 1 node" in run(desk, "submit", "--dry-run", "-c", "a100", "run.sh").stdout
+    shown = run(desk, "config", "show", "--origin").stdout
+    assert re.search(r"default_framework +horovod +clusterkit.yaml:1\n", shown)
+    config.write_text(f"default_framework: horovd\n{CONFIG}")
+    said = run(desk, "submit", "--dry-run", "train.py").stderr
+    assert "clusterkit.yaml:1" in said
+    assert "did you mean 'horovod'?" in said
 
 
 def test_an_error_is_a_document_as_well(desk: Path) -> None:

@@ -253,9 +253,9 @@ def test_the_slots_of_a_rank_count_in_what_was_allocated(
     if slots is not None:
         environment["CUDA_VISIBLE_DEVICES"] = slots
     rank = data_dir("templates/frameworks/deepspeed") / "rank.sh"
-    # The interpreter is `sh -u SCRIPT`, and the script says what it sees.
+    # The command is `sh -u SCRIPT`, and the script says what it sees.
     done = subprocess.run(
-        ["sh", rank, "sh", "/dev/stdin", "a b"],
+        ["sh", rank, "3", "sh", "-u", "/dev/stdin", "a b"],
         env=environment,
         input='echo "$CUDA_VISIBLE_DEVICES"; printf "%s|" "$@"',
         capture_output=True,
