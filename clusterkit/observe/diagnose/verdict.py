@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterkit.core import reading
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import fold_numbers
@@ -24,6 +23,7 @@ from clusterkit.observe.diagnose.evidence import (
     words_around,
 )
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
+from clusterkit.observe.diagnose.open_log import WINDOW, read_part
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
@@ -35,8 +35,6 @@ _TOLD = frozenset({"message", "kind"})
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
-_END = 1 << 16
-"""Bytes at the end of a log in which its last step is looked for."""
 _MOST_ASKED = 8
 """Logs in which it is: mostly the first rank tells, or all."""
 _STEPS = 2
@@ -154,13 +152,14 @@ def diagnose(
         notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
-        step=next((at for at in map(_last_step, sources[:_MOST_ASKED]) if at is not None), None),
+        step=next((at for at in map(_last_step, scanned[:_MOST_ASKED]) if at is not None), None),
     )
 
 
-def _last_step(source: Source) -> int | None:
+def _last_step(scanned: Scanned) -> int | None:
     """Return the last step of the last attempt whose output is in a log; None where it has none."""
-    for raw in reversed(reading.read_end(source.path, _END).splitlines()):
+    end = read_part(scanned.file, scanned.excerpts, max(0, scanned.size - WINDOW), WINDOW)
+    for raw in reversed(end.splitlines()):
         text = raw.decode(errors="replace")
         if RESTART.match(text):
             return None
