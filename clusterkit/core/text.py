@@ -62,6 +62,13 @@ def size_in_words(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 
+def figure(number: float) -> str:
+    """Return a number with three figures, or all that stand before the point."""
+    if 0 < number < 1e-4:
+        return f"{number:.6f}"
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def cut(text: str, width: int) -> str:
     """Return at most `width` characters of a text, the last an ellipsis where there are more."""
     return text if len(text) <= width else text[: width - 1] + "…"

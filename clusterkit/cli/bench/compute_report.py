@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.core.text import table, wrapped
+from clusterkit.core.text import figure, table, wrapped
 from clusterkit.observe.bench.compute.answer import (
     Kind,
     correct,
-    figure,
     findings,
     kinds,
     share,

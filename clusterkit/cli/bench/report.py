@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.text import table, wrapped
+from clusterkit.core.text import figure, table, wrapped
 from clusterkit.observe.bench.allreduce.answer import Answer
 from clusterkit.observe.bench.allreduce.result import (
     LeftOut,
@@ -20,10 +20,12 @@ from clusterkit.observe.bench.scaling.result import (
     Cause,
     Row,
     Scaling,
-    figure,
     in_percent,
     in_words,
     step_time,
+)
+from clusterkit.observe.bench.scaling.result import (
+    figure as rate_figure,
 )
 
 _LABEL = "  {:<11} "
@@ -79,7 +81,7 @@ def _table(result: Result, op: Operation, unit: str, scale: float) -> Iterator[s
         rates = [one.algbw, one.busbw]
         if one.slowest is not None and one.fastest is not None:
             rates += [one.slowest, one.fastest]
-        figures = (_figure(rate / scale) for rate in rates)
+        figures = (figure(rate / scale) for rate in rates)
         rows.append((f"{size_in_words(one.bytes):>14}", _time(one.seconds), *figures))
     align = "<>>>" + ">" * len(spread)
     head, *lines = table(rows, align, gap=0, widths=(16, 12, 10, 10, 12, 10))
@@ -184,23 +186,16 @@ def _rate(bytes_per_s: float) -> str:
     """Return a rate as memory and as networks are sold."""
     bits = bytes_per_s * 8
     if bytes_per_s >= 1e9:
-        return f"{_figure(bytes_per_s / 1e9)} GB/s"
+        return f"{figure(bytes_per_s / 1e9)} GB/s"
     in_bits = f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
-    return f"{_figure(bytes_per_s / 1e6)} MB/s ({in_bits})"
-
-
-def _figure(number: float) -> str:
-    """Return a number with three figures, or all that stand before the point."""
-    if 0 < number < 1e-4:
-        return f"{number:.6f}"
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{figure(bytes_per_s / 1e6)} MB/s ({in_bits})"
 
 
 def _time(seconds: float) -> str:
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
-            return f"{_figure(seconds / unit)} {name}"
-    return f"{_figure(seconds * 1e6)} us"
+            return f"{figure(seconds / unit)} {name}"
+    return f"{figure(seconds * 1e6)} us"
 
 
 _WIDTH = 79
@@ -237,7 +232,7 @@ def _cells(found: Scaling, row: Row) -> tuple[str, ...]:
     if rate is None or efficiency is None:
         return (row.state if row.problem else "-",)
     took = step_time(row.step_s) if row.step_s is not None else "-"
-    return (*map(figure, (rate.per_s, rate.low, rate.high)), took, in_percent(efficiency))
+    return (*map(rate_figure, (rate.per_s, rate.low, rate.high)), took, in_percent(efficiency))
 
 
 def _warnings(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from statistics import median_high
 from typing import Any
 
 from clusterkit.core.errors import UserError
+from clusterkit.core.text import figure
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.observe.bench.compute.document import Result, Worker
 from clusterkit.observe.vitals.sample import slowdowns
@@ -121,11 +122,6 @@ def _of(one: Worker, kind: Kind | None, *, gpus: bool) -> Iterator[tuple[str, st
             yield "slow", f"{figure(one.tflops)} TFLOP/s, {median}"
     for why in throttling(one):
         yield "throttled", why
-
-
-def figure(tflops: float) -> str:
-    """Return a speed with three figures, or all that stand before the point."""
-    return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}"
 
 
 def document(result: Result) -> dict[str, Any]:
