@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -76,6 +77,29 @@ def test_values_arguments_and_secrets_reach_every_rank(desk: Desk) -> None:
         assert told["env"].get("PMI_RANK") != "7"
         assert told["env"].get("SLURM_CPU_BIND") != leaks["SLURM_CPU_BIND"]
         assert "SBATCH_QOS" not in told["env"]
+
+
+ECHO = "echo rank $RANK of $WORLD_SIZE"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ("lab", ("run.sh",)),
+        ("rack", ("--", "sh", "-c", ECHO)),
+        ("lab", ("-m", "package.tell")),
+        ("rack", ("--framework", "deepspeed", "run.sh")),
+    ],
+)
+def test_any_program_is_every_rank(desk: Desk, cluster: str, words: tuple[str, ...]) -> None:
+    desk.write("run.sh", f"{ECHO}\n")
+    (desk.folder / "package").mkdir()
+    tells = "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    desk.write("package/tell.py", tells)
+    done = desk.submit("--wait", "-c", cluster, "--nodes", "2", "--gpus-per-node", "1", *words)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    assert {f"rank {rank} of 2" for rank in range(2)} <= set(re.findall("rank . of 2", output))
 
 
 def test_a_secret_is_in_one_private_file_only(desk: Desk) -> None:
