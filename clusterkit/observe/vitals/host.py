@@ -30,7 +30,7 @@ _PAUSE_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTicks:
-    """Time of all CPUs together since the boot, in ticks of `HostVitals.ticks_per_s`."""
+    """Time of all CPUs together since the boot, in ticks."""
 
     busy: int
     idle: int
@@ -109,7 +109,6 @@ class HostVitals:
 
     uptime_s: float
     """The clock of the reading: seconds since the boot."""
-    ticks_per_s: int
     cpus: int
     ticks: CpuTicks
     load: float
@@ -186,7 +185,6 @@ def _host(uptime_s: float, lines: Sequence[str], ticks_per_s: int, page_bytes: i
     guess = sum(memory.get(name, 0) for name in ("MemFree", "Buffers", "Cached"))
     return HostVitals(
         uptime_s=uptime_s,
-        ticks_per_s=ticks_per_s,
         cpus=int(cpus[0][1]),
         ticks=_ticks(cpu[0]),
         load=float(load[0][1]),

@@ -103,7 +103,6 @@ def test_rdma_link() -> None:
         ("mlx5_2/1", "down", "disabled"),
         ("mlx5_3/1", "active", "link up"),
     ]
-    assert ports[0].netdev == "ens7f0np0"
 
 
 def test_rdma_link_of_old_iproute2() -> None:
@@ -113,7 +112,7 @@ def test_rdma_link_of_old_iproute2() -> None:
         " state ACTIVE physical_state LINK_UP \n"
     )
     bond, infiniband = rdma_ports.parse(text).ports
-    assert (bond.name, bond.netdev, bond.layer) == ("mlx5_bond_0/1", "bond0", None)
+    assert (bond.name, bond.layer) == ("mlx5_bond_0/1", None)
     assert (infiniband.layer, infiniband.lid, infiniband.sm_lid) == ("InfiniBand", 13, 49399)
 
 
@@ -273,7 +272,6 @@ def test_ports_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
     (port,) = second.ports
     assert [(gid.index, gid.kind) for gid in port.gids] == [(0, "IB/RoCE v1"), (3, "RoCE v2")]
     assert port.gids[1].value.endswith("ffff:0a00:0001")
-    assert port.netdev == "eth2"
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
@@ -329,10 +327,7 @@ def test_interfaces_that_count(shell: tuple[str, ...], tmp_path: Path) -> None:
                                 "type": "32" if name == "ib0" else "1"})  # fmt: skip
     text = snippet(interfaces.PROBE).replace("/sys/class/net", str(tmp_path))
     found = interfaces.parse(run(shell, text).stdout)
-    assert [(i.name, i.speed_mbps, i.infiniband) for i in found] == [
-        ("eth0", None, False),
-        ("ib0", 400000, True),
-    ]
+    assert [(i.name, i.speed_mbps) for i in found] == [("eth0", None), ("ib0", 400000)]
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])

@@ -38,7 +38,6 @@ _GPU = re.compile(r"GPU ?\d+")
 class DiagTest:
     """One test of a diagnosis."""
 
-    category: str
     name: str
     result: str
     """`Pass`, `Fail`, `Warn`, `Skip` or `NOT_RUN`; skipped is not passed."""
@@ -53,7 +52,6 @@ class DiagTest:
 class Diag:
     """A diagnosis."""
 
-    version: str | None
     tests: tuple[DiagTest, ...]
 
 
@@ -70,13 +68,11 @@ def _read_json(text: str) -> Diag:
         document, _ = first_json(text)
         root = next(document[name] for name in _ROOTS if name in document)
         tests = tuple(_json_tests(root))
-        metadata = document.get("metadata", root.get("metadata", {}))
-        version = metadata.get("version")
     except (*NONSENSE, StopIteration) as bad:
         raise Unparsed(f"no JSON of dcgmi diag: {type(bad).__name__}") from None
     if not tests:
         raise Unparsed("no test in the JSON of dcgmi diag")
-    return Diag(version=None if version is None else str(version), tests=tests)
+    return Diag(tests=tests)
 
 
 def _json_tests(root: Mapping[str, Any]) -> Iterator[DiagTest]:
@@ -89,7 +85,6 @@ def _json_tests(root: Mapping[str, Any]) -> Iterator[DiagTest]:
                 warnings = result.get("warnings", ())
                 details = [w if isinstance(w, dict) else {"warning": w} for w in warnings]
                 yield DiagTest(
-                    category=str(category["category"]),
                     name=str(test["name"]),
                     result=_result(str(result["status"])),
                     entity=f"{group} {number}".strip(),
@@ -109,24 +104,24 @@ def _result(text: str) -> str:
 def _read_table(text: str) -> Diag:
     if "| Diagnostic" not in text:
         raise Unparsed(f"no answer of dcgmi diag: {first_line(text)[:60]!r}")
-    category, version = "", None
+    category = ""
     tests: list[DiagTest] = []
     rows = text[text.index("| Diagnostic") :].splitlines()[1:]
     for name, value in _joined(rows):
         if not value:
             category = name
         elif category == "Metadata":
-            version = value if name == "DCGM Version" else version
+            continue
         elif _REMARK.match(name) or not name:
             tests[-1:] = [_with_message(test, name, value) for test in tests[-1:]]
         else:
             result, _, entity = value.partition(" - ")  # of "All", or of "GPUs: 0, 3"
             entity = "" if entity == "All" else entity
             result = _result(result)
-            tests.append(DiagTest(category=category, name=name, result=result, entity=entity))
+            tests.append(DiagTest(name=name, result=result, entity=entity))
     if not tests:
         raise Unparsed("no test in the table of dcgmi diag")
-    return Diag(version=version, tests=tuple(tests))
+    return Diag(tests=tuple(tests))
 
 
 def _joined(rows: Iterable[str]) -> Iterator[tuple[str, str]]:

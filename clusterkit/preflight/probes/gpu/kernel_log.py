@@ -22,7 +22,6 @@ from clusterkit.transport.probe import Probe, Unparsed, first_line
 # NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, ...    in MIG mode;  Xid (0000:03:00): 6   before r300
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,6})\b(.*)")
 _XID_BEGINS = re.compile(r"NVRM: Xid \(")
-_PID = re.compile(r"\bpid='?(\d{1,10})")
 # nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6})\b(.*)")
 # Lines that follow one of the same code: they say nothing that a reader would miss.
@@ -50,8 +49,6 @@ class Xid:
     bus: str
     """PCI address as the kernel writes it, such as `0000:9b:00`."""
     count: int
-    pid: int | None
-    """Of the first occurrence."""
     detail: str
     """Text of the last occurrence, as far as the log has it."""
     last: int = 0
@@ -135,13 +132,12 @@ def _count(
 ) -> None:
     bus, detail = bus.lower(), message.lstrip(", ").strip()
     before = into.get((code, bus))
-    pid, cause = _PID.search(detail), _CAUSE.search(detail)
+    cause = _CAUSE.search(detail)
     continued = before is not None and _CONTINUED.match(detail)
     into[code, bus] = Xid(
         code=code,
         bus=bus,
         count=(before.count if before else 0) + (not continued),
-        pid=before.pid if before else int(pid[1]) if pid else None,
         detail=before.detail if before and continued else first_line(detail)[:160],
         last=number,
         fatal=bool(_FATAL.search(detail)) or (before is not None and before.fatal),

@@ -20,10 +20,9 @@ from clusterkit.transport.probe import Probe, Unparsed
 
 _LINE = re.compile(
     r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
-    r" 0x([0-9a-f]{4}):0x([0-9a-f]{4}) (\S*)- ([0-9a-f]*|-)"
+    r" 0x([0-9a-f]{4}):0x[0-9a-f]{4} (\S*)- ([0-9a-f]*|-)"
 )
 NVIDIA = "10de"
-AMD = "1002"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,6 @@ class PciGpu:
     address: str
     """Such as `0000:9b:00.0`."""
     vendor: str
-    device: str
     driver: str
     """Kernel module that has it, such as `nvidia`; empty where none has."""
     gone: bool
@@ -61,9 +59,8 @@ def parse(text: str) -> PciGpus:
         PciGpu(
             address=found[1],
             vendor=found[3],
-            device=found[4],
-            driver=found[5],
-            gone=found[6] == "ffffffff",
+            driver=found[4],
+            gone=found[5] == "ffffffff",
         )
         for found in matched(lines, _LINE)
     )
@@ -88,7 +85,7 @@ def _lspci_gpus(text: str) -> Iterator[PciGpu]:
     for found in matched("\n".join(lines), _LSPCI):
         if found[2] in _GPU_KINDS and "nvidia" in found[3].lower():
             gone = found[3].endswith("(rev ff)")
-            yield PciGpu(address=found[1], vendor=NVIDIA, device="", driver="", gone=gone)
+            yield PciGpu(address=found[1], vendor=NVIDIA, driver="", gone=gone)
 
 
 PROBE = Probe(

@@ -20,7 +20,6 @@ _HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 class JobPython:
     """An interpreter and what is installed for it."""
 
-    executable: str
     version: str
     noexec: bool
     """Whether it lies on a mount from which no library can be loaded."""
@@ -62,7 +61,6 @@ def parse(text: str) -> JobPython | None:
     }
     nccl = [value for name, value in packages.items() if name.startswith("nvidia-nccl-")]
     return JobPython(
-        executable=text_of(pairs, "executable"),
         version=text_of(pairs, "version"),
         noexec=pairs["noexec"] == "1",
         packages=packages,

@@ -36,7 +36,6 @@ class Exercise:
     reason: str = ""
     bus_bytes_per_s: float | None = None
     """Bytes times 2 (n - 1) / n over seconds, n ranks in all (nccl-tests, doc/PERFORMANCE.md)."""
-    size: int | None = None
     device: str = ""
 
 
@@ -44,8 +43,6 @@ class Exercise:
 class AllReduceFacts:
     """The all-reduces that one node took part in."""
 
-    node: str
-    backend: str
     ranks_per_node: int
     exercises: tuple[Exercise, ...]
 
@@ -60,14 +57,14 @@ def parse(text: str) -> AllReduceFacts:
     if len(lines) < 2 or lines[-1] != "end":
         raise Unparsed("its end is missing")
     match lines[0].split():
-        case ["ck-allreduce", "1", node, _, ("gloo" | "nccl") as backend, ranks] if _NAME.fullmatch(
+        case ["ck-allreduce", "1", node, _, "gloo" | "nccl", ranks] if _NAME.fullmatch(
             node
         ) and _BYTES.fullmatch(ranks):
             per_node = int(ranks)
         case _:
             raise Unparsed("its first line is damaged")
     exercises = tuple(_exercise(line, 2 * per_node) for line in lines[1:-1])
-    return AllReduceFacts(node=node, backend=backend, ranks_per_node=per_node, exercises=exercises)
+    return AllReduceFacts(ranks_per_node=per_node, exercises=exercises)
 
 
 def _exercise(line: str, ranks: int) -> Exercise:
@@ -84,7 +81,6 @@ def _exercise(line: str, ranks: int) -> Exercise:
                 peer=peer,
                 status="ok",
                 bus_bytes_per_s=int(size) * factor / max(float(seconds), 1e-9),
-                size=int(size),
                 device=device.replace("_", " "),
             )
         case _:

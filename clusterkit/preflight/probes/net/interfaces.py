@@ -27,8 +27,6 @@ class Interface:
     mtu: int
     speed_mbps: int | None
     """None where the driver does not know, as on most virtual machines."""
-    infiniband: bool
-    """IP over InfiniBand (ARPHRD_INFINIBAND)."""
 
 
 def parse(text: str) -> tuple[Interface, ...]:
@@ -38,7 +36,6 @@ def parse(text: str) -> tuple[Interface, ...]:
             name=row[1],
             mtu=int(row[2]),
             speed_mbps=int(row[3]) if row[3].isdigit() and int(row[3]) else None,
-            infiniband=row[4] == "32",
         )
         for row in matched(text, _LINE)
     )

@@ -25,9 +25,7 @@ OK = "ok"
 _NODE = r"[\w.:-]{1,255}"
 _COUNT = r"[0-9]{1,20}|-"
 _STATUS = rf"refused|timeout|unreachable|closed|foreign|name|uncalled|wrong:{_NODE}"
-_HEAD = re.compile(
-    rf"ck-net 1 ({_NODE}) \S+ \S+ \S+\nport ([0-9]{{1,20}}) ([0-9]{{1,20}})", re.ASCII
-)
+_HEAD = re.compile(rf"ck-net 1 {_NODE} \S+ \S+ \S+\nport ([0-9]{{1,20}}) ([0-9]{{1,20}})", re.ASCII)
 _LINE = re.compile(
     rf"pair \d{{1,20}} (?P<met>{_NODE})"
     rf" (?:ok (?P<us>{_COUNT}) (?P<rate>{_COUNT})|(?P<why>{_STATUS}))"
@@ -53,7 +51,6 @@ class Meeting:
 class LinkFacts:
     """What one node saw of the others."""
 
-    node: str
     port: int
     bound: int
     """The port that was free; differs from `port` where something else has that."""
@@ -97,9 +94,8 @@ def parse(text: str) -> LinkFacts:
         else:
             nic = (None if found["nic"] == "-" else found["nic"], _figure(found["mbit"]))
     return LinkFacts(
-        node=top[1],
-        port=int(top[2]),
-        bound=int(top[3]),
+        port=int(top[1]),
+        bound=int(top[2]),
         head=head,
         reach=tuple(reach),
         meetings=tuple(meetings),

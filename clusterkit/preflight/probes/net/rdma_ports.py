@@ -34,7 +34,6 @@ class Gid:
     kind: str
     """`RoCE v2`, `IB/RoCE v1`."""
     value: str
-    netdev: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,6 @@ class Port:
     """`InfiniBand` or `Ethernet`; drivers may say something else (EFA)."""
     lid: int | None = None
     sm_lid: int | None = None
-    netdev: str | None = None
     gids: tuple[Gid, ...] = ()
 
     @property
@@ -195,8 +193,7 @@ def parse(text: str) -> Rdma:
         elif kind == "port" and len(cells) == 8 and cells[0] in blocks:
             blocks[cells[0]].ports[whole(cells[1])] = dict(zip(_OF_PORT, cells[2:], strict=True))
         elif kind == "gid" and len(cells) == 6 and cells[0] in blocks:
-            index, kind, value, netdev = cells[2:]
-            gid = Gid(index=whole(index), kind=kind, value=value, netdev=netdev or None)
+            gid = Gid(index=whole(cells[2]), kind=cells[3], value=cells[4])
             blocks[cells[0]].gids.setdefault(whole(cells[1]), []).append(gid)
         else:
             raise Unparsed(f"line {line[:40]!r}")
@@ -286,7 +283,6 @@ def _port(device: str, index: int, fields: Mapping[str, str], gids: Sequence[Gid
         layer=_LAYERS.get(layer, layer) or None,
         lid=number(lid),
         sm_lid=number(fields.get("sm lid", "")),
-        netdev=next((gid.netdev for gid in own if gid.netdev), fields.get("netdev")),
         gids=own,
     )
 
