@@ -32,6 +32,7 @@ _NO_PLUGIN = re.compile(
 _HOST = re.compile(r"([\w.-]{1,253}):\d+:\d+ \[\d+\] $")
 _TCP = "socket"
 _SWITCHES = (("NCCL_NET", _TCP), ("NCCL_NET_PLUGIN", "none"), ("NCCL_IB_DISABLE", "1"))
+_LOOK = "; clusterkit preflight --select nccl,ib tells why"
 _PORTS_UP = "IB002"
 """The check of preflight that passes where RDMA ports are up as they should be."""
 
@@ -97,9 +98,10 @@ class NcclLog:
         warning = None
         if fabric is not None:
             missed = f"NCCL found no {' and no '.join(self._missed)}" if self._missed else ""
-            why = _wanted(run) or missed
+            wanted = _wanted(run)
+            why = wanted or missed
             warning = f"NCCL goes over TCP (NET/{self._name}) between nodes, though {fabric}"
-            warning += f": {why}" if why else ""
+            warning += (f": {why}" if why else "") + ("" if wanted else _LOOK)
         return Network(name=self._name, gpudirect=self._gpudirect, warning=warning)
 
 
