@@ -247,6 +247,12 @@ def test_a_file_is_for_whom_its_folder_is(tmp_path: Path, share: ShareRuns, umas
     assert stat.S_IMODE(run.submitit.stat().st_mode) == 0o700
 
 
+def test_who_can_write_a_folder_can_write_none_of_its_files(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    files.create_text(tmp_path / "log", "")
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o644
+
+
 def test_a_page_that_was_asked_for_obeys_the_umask_but_is_never_writable(tmp_path: Path) -> None:
     found = {}
     for umask in (0o000, 0o022, 0o077):

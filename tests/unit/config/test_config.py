@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.config import sources
 from clusterkit.config.load import load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import Layer, Settings
@@ -57,6 +58,11 @@ def _folder(tmp_path: Path, project: str, user: str = "") -> Path:
 
 def _environ(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path / "home"), **more}
+
+
+def test_a_relative_folder_for_configurations_is_passed_over() -> None:
+    environ = {"HOME": "/home/u", "XDG_CONFIG_HOME": "own"}
+    assert sources.user_file(environ) == Path("/home/u/.config/clusterkit/config.yaml")
 
 
 def test_local_is_there_without_a_file(tmp_path: Path) -> None:
@@ -291,7 +297,8 @@ def test_memory_and_ports() -> None:
     assert parse_memory("512") == 512 * 2**20
     assert parse_memory("64mb", default_unit="") == 64 * 2**20
     assert parse_port_range("20000 - 29999") == (20000, 29999)
-    for text in ("80-90", "30000-20000", "1", "20000-99999"):
+    assert parse_port_range("20000-20009") == (20000, 20009)
+    for text in ("80-90", "30000-20000", "1", "20000-99999", "20000-20008"):
         with pytest.raises(ValueError, match=text):
             parse_port_range(text)
 

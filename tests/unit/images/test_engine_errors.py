@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from clusterkit.core.commands import Answer
+from clusterkit.core.errors import UserError
+from clusterkit.images import engine
 from clusterkit.images.engine import docker_error
 
 _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
@@ -43,3 +46,13 @@ def test_what_docker_says_is_explained(said: str, message: str) -> None:
     error = docker_error(said)
     assert error.message == message
     assert bool(error.hint) == (message[0].islower() and "says" not in message)
+
+
+def test_an_engine_that_does_not_answer_is_not_one_without_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = f"permission denied while trying to connect to the Docker daemon socket: {_SOCKET}"
+    refused = Answer(code=1, output="", errors=said)
+    monkeypatch.setattr(engine, "ask", lambda *_: refused)
+    with pytest.raises(UserError, match="cannot look at x:1: no permission for the Docker"):
+        engine.inspect("x:1")
