@@ -15,7 +15,7 @@ from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state.load import Job
-from clusterkit.jobs.watch import Watch
+from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
 
 _CHUNK = 1 << 18
 _FARTHEST = 1 << 30
@@ -116,7 +116,6 @@ def follow(
     *,
     tail: int | None = None,
     changed: Callable[[Job], None] = lambda _: None,
-    poll_s: float = 0.2,
 ) -> Iterator[str]:
     """Yield the output as it comes, until the job is over and all of it has been read.
 
@@ -128,17 +127,12 @@ def follow(
     Raises:
         UserError: there is no such node.
     """
-    pieces = _followed(run, node, tail=tail, changed=changed, poll_s=poll_s)
+    pieces = _followed(run, node, tail=tail, changed=changed)
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
 def _followed(
-    run: RunFolder,
-    node: int | None,
-    *,
-    tail: int | None,
-    changed: Callable[[Job], None],
-    poll_s: float,
+    run: RunFolder, node: int | None, *, tail: int | None, changed: Callable[[Job], None]
 ) -> Iterator[str]:
     watch = Watch(run, starts=True)
     ranks = ranks_of(run, node)
@@ -156,10 +150,8 @@ def _followed(
                 yield from reader.rest(idle_s=_IDLE_S)
         if over:
             break
-        time.sleep(poll_s)
-    for reader in readers.values():
-        for piece in reader.rest():
-            yield piece + "\n"
+        time.sleep(RESULTS_EVERY_S)
+    yield from _pieces(readers.values())
 
 
 def ranks_of(run: RunFolder, node: int | None = None) -> list[int]:

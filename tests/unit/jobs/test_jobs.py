@@ -433,7 +433,7 @@ def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_leas
 ) -> None:
     run = make_run(tmp_path, job_id=None, submitted_at=time.time(), tasks=1)
     append(run.log(0), "first\n")
-    lines = follow(run, poll_s=0.02)
+    lines = follow(run)
     assert next(lines) == "first\n"
     append(run.log(2), "another node\n")
     assert next(lines) == "[node-2] another node\n"
@@ -456,7 +456,7 @@ def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    lines = "".join(follow(run, poll_s=0.02)).splitlines(keepends=True)
+    lines = "".join(follow(run)).splitlines(keepends=True)
     writer.join()
     assert lines == [*(f"[node-0] step {n}\n" for n in range(5)), "[node-1] late, without end\n"]
 
