@@ -165,7 +165,7 @@ def _require_module(name: str, workdir: Path) -> None:
     if (path / "__main__.py").is_file():
         return
     raise UserError(
-        f"no module {name} in {workdir}",
+        f"no module {name} in the package {top}",
         hint=did_you_mean(path.name, [other.stem for other in path.parent.glob("*.py")])
         or f"looked for {path.relative_to(workdir)}.py, and for a __main__.py in that package",
         key="script",
