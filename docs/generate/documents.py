@@ -55,6 +55,7 @@ JOB: Mapping[str, str] = {
     "nodes": "how the command of each node ended; empty until then",
     "failure": "of the first rank that failed: `node`, `rank`, `exit_code`, `message`, `tail`",
     "attempts": "how each start of the job ended, the first one first",
+    "nccl_network": "what NCCL said it goes over: `name`, `gpudirect`, `warning`; null without",
 }
 """What `submit --wait`, `wait` and `status JOB` tell of a job."""
 
