@@ -119,8 +119,10 @@ def _port_rate(evidence: Evidence) -> Results:
         speeds = {port: port.speed for port in rdma.ports if port.speed is not None}
         slow = []
         for port, speed in speeds.items():
-            kin = Counter(speeds[other] for other in _kin(port, rdma) if other in speeds)
-            usual = across[port.name] if port.name in across else most(kin)
+            usual = across.get(port.name)
+            if port.name not in across:
+                kin = _kin(port, rdma)
+                usual = most(Counter(speeds[other] for other in kin if other in speeds))
             slow += [(port, speed, usual)] if usual is not None and usual != speed else []
         if not speeds:
             yield name, skip("no active port whose rate is known")
