@@ -20,12 +20,11 @@ from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle, uncollected
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach
-from clusterkit.transport.script import LIMITS
+from clusterkit.transport.script import MOST_OF_PROBE
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 """Names of nodes and probes, which are names of files."""
 _MOST_MANIFEST = 64 << 20
-_MOST_OUTPUT = LIMITS.probe
 _MOST_OUTPUTS = 256 << 20
 """Bytes: more than thousands of nodes print, and what fits into memory."""
 _MOST_EXIT_CODE = 255
@@ -253,9 +252,9 @@ def _texts(folder: Path, probes: Collection[str]) -> dict[str, str]:
                 if not entry.is_file(follow_symlinks=False):
                     _refuse_link(Path(at))
                 with open(at, "rb", buffering=0, opener=_no_link) as file:
-                    data = _all_of(file, _MOST_OUTPUT)
+                    data = _all_of(file, MOST_OF_PROBE)
                 if data is None:
-                    _refuse_size(Path(at), _MOST_OUTPUT)
+                    _refuse_size(Path(at), MOST_OF_PROBE)
                 texts[entry.name] = data.decode(errors="replace")
     except FileNotFoundError:
         return texts  # nothing was printed there

@@ -108,17 +108,9 @@ def compose(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a node may say, in bytes."""
-
-    line: int = 64 << 10
-    """Ours have at most `_LINE`; a login may print longer ones before."""
-    probe: int = 2 << 20
-    total: int = 4 << 20
-
-
-LIMITS = Limits()
+MOST_OF_LINE = 64 << 10
+"""Bytes; our lines have at most `_LINE`, and a login may print longer ones before."""
+MOST_OF_PROBE, MOST_OF_NODE = 2 << 20, 4 << 20
 
 
 @dataclass(slots=True)
@@ -157,11 +149,10 @@ class AnswerReader:
     code; one that never began has none.
     """
 
-    def __init__(self, compound: Compound, limits: Limits = LIMITS) -> None:
+    def __init__(self, compound: Compound) -> None:
         """Nothing has come yet."""
         self._token = compound.token.encode()
         self._names = {name.encode(): name for name in compound.names}
-        self._limits = limits
         self._frames: dict[str, _Frame] = {}
         self._rest = b""
         self._count = 0
@@ -188,14 +179,14 @@ class AnswerReader:
             else:  # quickly, as somebody may send nothing else
                 self._hear(whole_lines)
         self._rest = rest
-        if len(rest) > self._limits.line and not self.excess:
-            self.excess = f"sent a line of more than {_size(self._limits.line)}"
+        if len(rest) > MOST_OF_LINE and not self.excess:
+            self.excess = f"sent a line of more than {_size(MOST_OF_LINE)}"
 
     def skip(self, count: int) -> None:
         """Count bytes that the node sent on another stream."""
         self._count += count
-        if self._count > self._limits.total and not self.is_over:
-            self.excess = f"answered with more than {_size(self._limits.total)}"
+        if self._count > MOST_OF_NODE and not self.is_over:
+            self.excess = f"answered with more than {_size(MOST_OF_NODE)}"
 
     def answer(self) -> Answer | None:
         """Return what has come by now; None where no frame has."""
@@ -229,8 +220,8 @@ class AnswerReader:
         elif name in self._names:
             frame = self._frames.setdefault(self._names[name], _Frame())
             frame.add(kind, rest[:_LINE].rstrip(b"\r"))
-            if len(frame.out) + len(frame.err) > self._limits.probe:
-                more = f"more than {_size(self._limits.probe)}"
+            if len(frame.out) + len(frame.err) > MOST_OF_PROBE:
+                more = f"more than {_size(MOST_OF_PROBE)}"
                 self.excess = f"answered {self._names[name]} with {more}"
 
     def _hear(self, noise: bytes) -> None:

@@ -33,7 +33,7 @@ from clusterkit.preflight.network import with_network
 from clusterkit.preflight.text import report_lines
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
-from clusterkit.transport.script import LIMITS, AnswerReader, Compound
+from clusterkit.transport.script import MOST_OF_NODE, AnswerReader, Compound
 from tests.helpers.mangling import mangled
 from tests.unit.preflight.test_parsers import OURS
 
@@ -232,7 +232,7 @@ def test_frames_are_bounded_while_they_are_read(piece: bytes) -> None:
     assert reader.excess
     answer = reader.answer()
     kept = 0 if answer is None else sum(len(o.stdout) for o in answer.outputs.values())
-    assert kept + len(reader.noise) <= LIMITS.total
+    assert kept + len(reader.noise) <= MOST_OF_NODE
 
 
 LINES = (
