@@ -89,7 +89,11 @@ _DOING = tuple(
             ),
         ),
         (r"/torch/autograd/__init__\.py", "in the backward pass", ""),
-        (r"/torch/optim/|/deepspeed/runtime/zero/.*, in step$", "in a step of the optimizer", ""),
+        (
+            r"/torch/optim/|^(?>.*?/deepspeed/runtime/zero/).*, in step$",
+            "in a step of the optimizer",
+            "",
+        ),
     )
 )
 LIBRARY = re.compile(
