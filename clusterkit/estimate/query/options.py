@@ -36,7 +36,8 @@ class EstimateOptions:
     gpu: Annotated[str | None, Option("NAME",
         "h100, a100-40, ... (clusterkit explain gpus), or figures: "
         "mine:memory=48,bf16=200,bandwidth=900.", panel=_MACHINES)] = None
-    gpus: Annotated[int | None, Option("N", "How many.", panel=_MACHINES, short="-n")] = None
+    gpus: Annotated[int | None, Option("N",
+        "How many; those of one machine, with --on.", panel=_MACHINES, short="-n")] = None
     gpus_per_node: Annotated[int | None, Option("G",
         "In each machine (8, or the cluster's).", panel=_MACHINES, short="-g")] = None
     host_memory: Annotated[float | None, Option("GB",

@@ -30,6 +30,7 @@ def on_instance(options: EstimateOptions, instance: Instance) -> EstimateOptions
     return replace(
         options,
         gpu=instance.gpu,
+        gpus=instance.gpus if options.gpus is None else options.gpus,
         gpus_per_node=options.gpus_per_node or instance.gpus,
         interconnect=options.interconnect or instance.network,
         price=instance.per_gpu if options.price is None else options.price,

@@ -69,6 +69,7 @@ def test_on_gives_gpu_network_and_price(ask: Ask) -> None:
     assert price == pytest.approx(2 * hours)
     said = ask(f"{line} --on p5.48xlarge")[1]
     assert "Rented: aws:p5.48xlarge, 55.04 USD an hour (us-east-1, 2026-08-26," in said
+    assert "on 8 x H100" in ask("--model llama-3.1-8b --on p5.48xlarge")[1]  # those of one machine
 
 
 def test_machines_are_ranked_by_money(ask: Ask) -> None:
