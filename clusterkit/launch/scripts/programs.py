@@ -85,8 +85,8 @@ def nested_launcher(plan: LaunchPlan) -> Problem | None:
         return Problem(
             message=f"{plan.script} calls {called}, and is started once per rank itself:\n"
             f"  {plan.processes} of them on {plan.nodes} node{'s' * (plan.nodes > 1)}",
-            hint=f"name {script} with its arguments, and --framework {framework}; "
-            "or start it once per node: --framework env --set env.per-node=1",
+            hint=f"name {script} with its arguments, and --framework {framework};\n"
+            "  or start it once per node: --framework env --set env.per-node=1",
             position=Position(source=plan.script, line=number, text=line.strip()),
         )
     return None
