@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from itertools import count
 
-_FIRST = 25000
+_FIRST = 10000  # below the ports of jobs, and below those that the kernel hands out
 _OF_A_PROCESS = 2000
 _SIZE = 60
 _taken = count()

@@ -120,7 +120,8 @@ def test_throughput_and_efficiency_of_each_size(bench: Bench) -> None:
     assert two["efficiency"] == pytest.approx(two["throughput"] / (2 * one["throughput"]), abs=1e-3)
     assert 0.69 <= two["efficiency"] <= 0.73
     assert two["steps"] >= 20
-    assert two["step_s"] >= 0.02
+    # The time is that of reading: what is read late at the beginning makes it shorter.
+    assert two["step_s"] >= 0.015
     assert two["causes"], "it falls short, and something is said of that"
     (evidence,) = two["evidence"]  # the nodes of a local cluster are one machine
     assert evidence["yardstick_s"] > 0
