@@ -143,4 +143,5 @@ def test_an_output_that_is_closed_changes_no_exit_code(
             check=False,
         )
         assert done.returncode in codes, text_of(done)
-        assert text_of(done) or not told
+        # A machine that is done within its budget, and healthy, says nothing.
+        assert text_of(done) or not told or not done.returncode
