@@ -7,6 +7,7 @@ from functools import cache
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.records import row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +40,7 @@ class Instance:
 def instances() -> dict[str, Instance]:
     """Return every row of the table, by name."""
     rows = read_table(__file__, "instances.tsv")
-    return {
-        row["name"]: Instance(
-            name=row["name"],
-            gpu=row["gpu"],
-            gpus=int(row["gpus"]),
-            network=None if row["network"] == "-" else row["network"],
-            usd=float(row["usd"]),
-            region=None if row["region"] == "-" else row["region"],
-            as_of=row["as_of"],
-            source=row["source"],
-        )
-        for row in rows
-    }
+    return {row["name"]: row_of(Instance, row) for row in rows}
 
 
 def instance_named(text: str) -> Instance:

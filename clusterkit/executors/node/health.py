@@ -24,6 +24,11 @@ _LONGEST = 200
 """Characters of what it says."""
 _READING_S = 20.0
 """It takes 0.6 s on an idle machine."""
+_DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json")
+_DRAIN_S = 30.0
+_FIELD = re.compile(r"\{(node|reason)\}")
+"""What is filled into the words of `drain_command`."""
+_AFTER = "after the failure"
 
 
 def why_unhealthy(run: RunFolder, me: Identity) -> str | None:
@@ -129,9 +134,3 @@ def drain(run: RunFolder, me: Identity, why: str) -> str | None:
     with suppress(UserError):
         files.append_line(run.log(me.rank), f"clusterkit: {me.name}: {ended}")
     return ended
-
-
-_FIELD = re.compile(r"\{(node|reason)\}")
-_DRAIN_S = 30.0
-_DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json")
-_AFTER = "after the failure"
