@@ -22,7 +22,6 @@ TABLES = {
     "clusterkit/core/bounds.py": (),
     "clusterkit/core/records.py": (),
     "clusterkit/preflight/env_lint/sources.py": (),
-    "clusterkit/observe/diagnose/evidence.py": (),
     "clusterkit/observe/diagnose/lines.py": (),
     "clusterkit/observe/diagnose/rules.py": (),
     "bench/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from itertools import islice, takewhile
 from pathlib import Path
 
+from clusterkit.core.data import read_table
+from clusterkit.core.records import row_of
 from clusterkit.observe.diagnose.hits import Hit
 from clusterkit.observe.diagnose.lines import (
     CHAINS,
@@ -42,60 +44,7 @@ class _Doing:
     look: str
 
 
-_DOING = tuple(
-    _Doing(re.compile(frame), words, look)
-    for frame, words, look in (
-        (
-            r"/torch/utils/data/|-packages/webdataset/|/datasets/(?:\w+_)?dataset\.py",
-            "as a sample or a batch of the data was read",
-            (
-                "Look for the sample: a file or key that is missing, or one that is not like the "
-                "others; `num_workers=0` reads it in the process of the rank itself."
-            ),
-        ),
-        (
-            (
-                r"/torch/serialization\.py|/distributed/checkpoint/|/safetensors/"
-                r"|, in \w*(?:(?:load|save)_(?:checkpoint|state_dict|pretrained)|optim_state_dict)$"
-            ),
-            "as a checkpoint was read or written",
-            (
-                "Look whether the files are whole, on a folder that all nodes share, and of this "
-                "model and these versions."
-            ),
-        ),
-        (
-            r", in (?:from_pretrained|from_config)$",
-            "as a model or its parts were loaded",
-            (
-                "Look whether its files are whole and on all nodes, and whether the version of "
-                "the library that is installed knows this model."
-            ),
-        ),
-        (
-            r", in (?:init_process_group|init_distributed|next_rendezvous)$",
-            "as the processes were to meet",
-            (
-                "Look at MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, and at what the others "
-                "print."
-            ),
-        ),
-        (
-            r"<frozen importlib",
-            "as a module was imported",
-            (
-                "Compare the versions of the packages with those that the script asks for "
-                "(`pip check`), in the environment of the job."
-            ),
-        ),
-        (r"/torch/autograd/__init__\.py", "in the backward pass", ""),
-        (
-            r"/torch/optim/|^(?>.*?/deepspeed/runtime/zero/).*, in step$",
-            "in a step of the optimizer",
-            "",
-        ),
-    )
-)
+_DOING = tuple(row_of(_Doing, row) for row in read_table(__file__, "doing.tsv"))
 LIBRARY = re.compile(
     r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
 )
