@@ -27,6 +27,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.plans import environment, make_cluster
 
+RANK = data_dir("templates/frameworks/deepspeed") / "rank.sh"
 TRACEBACK = """\
 Traceback (most recent call last):
   File "train.py", line 9, in <module>
@@ -215,13 +216,7 @@ def test_a_rank_of_deepspeed_tells_how_it_ended_unless_another_was_first(
 ) -> None:
     script = tmp_path / "rank.py"
     script.write_text(f"import os, sys\n{what}\n")
-    argv = [
-        "sh",
-        data_dir("templates/frameworks/deepspeed") / "rank.sh",
-        "2",
-        sys.executable,
-        script,
-    ]
+    argv = ["sh", RANK, "2", sys.executable, script]
     known = {"CK_NODE_NAME": "node-0", "RANK": "3", "LOCAL_RANK": "1"}
     told = {**os.environ, **known, "CK_FAILURE": str(run.rank_failure(0))}
     log = run.log(0)
@@ -245,13 +240,7 @@ def test_a_rank_of_deepspeed_passes_sigterm_on(run: RunFolder, tmp_path: Path) -
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
         "print('ready', flush=True)\ntime.sleep(60)\n"
     )
-    argv = [
-        "sh",
-        data_dir("templates/frameworks/deepspeed") / "rank.sh",
-        "2",
-        sys.executable,
-        script,
-    ]
+    argv = ["sh", RANK, "2", sys.executable, script]
     known = {"CK_NODE_NAME": "node-0", "RANK": "0", "LOCAL_RANK": "0"}
     told = {**os.environ, **known, "CK_FAILURE": str(run.rank_failure(0))}
     with subprocess.Popen(argv, env=told, stdout=subprocess.PIPE) as rank:

@@ -43,7 +43,7 @@ if "stays" in sys.argv and size == 2:
     print("waiting", flush=True)
     time.sleep(300)
 for step in range(1, 60 if "fails" in sys.argv and size == 3 else 10_000):
-    time.sleep(0.02)
+    time.sleep(0.025)  # what is read late at the beginning makes it shorter
     if "hangs" in sys.argv and size == 2 and step == 40:
         time.sleep(300)
     if os.environ["RANK"] == "0" and step % 2 == 0:
@@ -120,8 +120,7 @@ def test_throughput_and_efficiency_of_each_size(bench: Bench) -> None:
     assert two["efficiency"] == pytest.approx(two["throughput"] / (2 * one["throughput"]), abs=1e-3)
     assert 0.69 <= two["efficiency"] <= 0.73
     assert two["steps"] >= 20
-    # The time is that of reading: what is read late at the beginning makes it shorter.
-    assert two["step_s"] >= 0.015
+    assert two["step_s"] >= 0.02
     assert two["causes"], "it falls short, and something is said of that"
     (evidence,) = two["evidence"]  # the nodes of a local cluster are one machine
     assert evidence["yardstick_s"] > 0
