@@ -27,6 +27,7 @@ def test_what_nccl_and_its_recorder_say_by_themselves_is_no_alarm(tmp_path: Path
     out("nccl-info.log").write_text(said)
     assert "NCCL INFO" in said
     assert cause(desk) is None
+    assert asked("status", "latest", cwd=desk)["nccl_network"]["name"]
     recorded = asked("diagnose", dump, cwd=desk)
     assert (recorded["files"], recorded["found"], recorded["notes"]) == (1, False, [])
 
