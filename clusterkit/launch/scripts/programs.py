@@ -77,7 +77,7 @@ def nested_launcher(plan: LaunchPlan) -> Problem | None:
         return None
     for number, line in enumerate(lines, 1):
         words = [word.strip("'\"`;&|()") for word in line.partition("#")[0].split()]
-        called = next((PurePath(word).name for word in words if word in _STARTS), None)
+        called = next((word for word in words if word in _STARTS), None)
         if called is None:
             continue
         script = next((word for word in words if word.endswith(".py")), "the Python file")
