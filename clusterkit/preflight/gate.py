@@ -21,7 +21,7 @@ from clusterkit.preflight.collect import collect
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.targets import aim_plan, gather, job_of_plan
-from clusterkit.transport.base import Reply
+from clusterkit.transport.base import Reply, Transport
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.probe import PreflightJob
 
@@ -71,15 +71,28 @@ def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) 
 
 
 def node_checks(
-    plan: LaunchPlan, checked: Collection[str] = (), *, before_start: bool = True
+    plan: LaunchPlan,
+    checked: Collection[str] = (),
+    *,
+    before_start: bool = True,
+    network: bool = False,
 ) -> dict[str, Any]:
     """Return the document from which a node knows what to check of itself.
+
+    With `network`, all of them measure what is between them too, where the job has a worker on
+    each.
 
     The nodes `checked` were healthy a moment ago: they look at their hardware alone, and only after
     a failure that another attempt may follow, and before that one.
     """
     asked = sorted(checked)
-    return {"job": job_of_plan(plan, ()), "asked": asked, "before_start": before_start}
+    several = plan.cluster.kind.scheduled and plan.nodes > 1 and not plan.command.once
+    return {
+        "job": job_of_plan(plan, ()),
+        "asked": asked,
+        "before_start": before_start,
+        "network": network and several,
+    }
 
 
 def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = False) -> Report:
@@ -96,6 +109,27 @@ def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = Fal
     checks = tuple(causes) if hardware else alone
     job = read_job(document, hosts=(node,))
     return evaluate(ask_here(job, checks, within_s=NODE_CHECKS_S), checks)
+
+
+def examine_network(
+    document: Mapping[str, Any], nodes: tuple[str, ...], transport: Transport
+) -> Report:
+    """Evaluate the network between the nodes of a job that has started.
+
+    A node that cannot be asked is none of its findings.
+
+    Raises:
+        UserError: the document is damaged.
+        RemoteError: the transport itself is not there.
+    """
+    from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
+
+    checks = tuple(c for c in all_checks() if c.tier is Tier.NETWORK)
+    bundle = collect(transport, checks, read_job(document, hosts=nodes))
+    report = evaluate(with_network(bundle, transport, checks), checks)
+    known = {check.id for check in checks}
+    findings = tuple(finding for finding in report.findings if finding.id in known)
+    return dataclasses.replace(report, findings=findings)
 
 
 def checks_of_one_node() -> tuple[Check, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.helpers.desk import Desk
-from tests.helpers.lab_faults import full_shared_memory, wait_for_state
+from tests.helpers.lab_faults import full_shared_memory, shaped, wait_for_state
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -120,6 +120,22 @@ def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[
     first = done["attempts"][0]["nodes"]
     assert {node["node"]: node["unfit"] for node in first}["n3"] == "HOST010 /dev/shm is full"
     assert resumed() == ["n3", "n4", "n5"]
+
+
+def test_the_network_of_nodes_that_were_down_is_measured_in_the_job(
+    desk: Desk, resumed: Callable[[], list[str]]
+) -> None:
+    """And a node that is badly connected is left out, as one that is unhealthy by itself."""
+    slow = "tc class change dev eth0 classid 1:1 htb rate 20mbit quantum 6000"
+    job = (*JOB[:-1], "3", "--requeue", "1", "--preflight", "full")
+    with shaped(desk.lab, "100mbit", slow={}):
+        desk.lab.run("n4", slow.split(), check=True)
+        done = desk.submit("--wait", *job, "hello.py")
+    assert done["state"] == "succeeded"
+    assert [node["node"] for node in done["nodes"]] == ["n3", "n5", "n6"]
+    unfit = {node["node"]: node["unfit"] or "" for node in done["attempts"][0]["nodes"]}
+    assert unfit["n4"].startswith("NET003 bandwidth from n4 is low"), unfit
+    assert resumed() == ["n3", "n4", "n5", "n6"]
 
 
 def test_spares_are_nodes_of_the_job_and_wake_no_others(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ _DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json"
 _DRAIN_S = 30.0
 _FIELD = re.compile(r"\{(node|reason)\}")
 """What is filled into the words of `drain_command`."""
-_AFTER = "after the failure"
+_BEFORE, _AFTER = "before the start", "after the failure"
 
 
 def why_unhealthy(run: RunFolder, me: Identity) -> str | None:
@@ -60,7 +61,7 @@ def _found(
     document: dict[str, Any],
     *,
     hardware: bool,
-    when: str = "before the start",
+    when: str = _BEFORE,
 ) -> str | None:
     # Loads a hundred small modules, and only here.
     from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
@@ -69,15 +70,18 @@ def _found(
     try:
         report = examine_here(document, me.name, hardware=hardware)
     except ClusterkitError as error:
-        _note(run, me, [f"this node could not be checked: {error}"], when=when)
+        note(run, me, [f"this node could not be checked: {error}"], when=when)
         return None
     if not report.bad:
         return None
-    _note(run, me, [line for _, line in report_lines(report)], when=when)
+    note(run, me, [line for _, line in report_lines(report)], when=when)
     return in_words(report.bad)
 
 
-def _note(run: RunFolder, me: Identity, lines: list[str], *, when: str) -> None:
+def note(run: RunFolder, me: Identity, lines: Sequence[str], *, when: str = _BEFORE) -> None:
+    """Write what checks have found into the log of this node, if they have."""
+    if not lines:
+        return
     text = "".join(f"{line}\n" for line in lines)
     with suppress(UserError, OSError):  # a disk that takes no more is for others to tell
         log = files.open_for_append(run.log(me.rank))
@@ -104,7 +108,7 @@ def with_cause(
     answer = run_command(_DIAGNOSE, given=text, timeout_s=_READING_S)
     document = files.parse_json(answer.output.encode())
     if document is None:
-        _note(run, me, [f"the output could not be read: {answer.complaint}"], when=_AFTER)
+        note(run, me, [f"the output could not be read: {answer.complaint}"], when=_AFTER)
         return result
     cause, step = object_of(document, "cause"), document.get("step")
     of_whom = text_of(cause, "node")

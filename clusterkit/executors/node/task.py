@@ -20,6 +20,7 @@ from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.health import drain, why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.network import network_fault
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import (
     TERMINATION,
@@ -116,7 +117,9 @@ def _result_of(
 ) -> NodeResult:
     """Return how the command of this node ended, or why it was not begun."""
     try:
-        why = None if run.cancelled.exists() else why_unhealthy(run, me)
+        why = None
+        if not run.cancelled.exists():
+            why = why_unhealthy(run, me) or network_fault(run, me)
         if why is not None:
             return replace(unfit, unfit=why)
         result = _run_command(run, me, timeouts, unfit, since=since)

@@ -157,6 +157,10 @@ class RunFolder:
         """Return what says which node of an attempt its cloud is about to take."""
         return self.path / f"notice-{attempt}.json"
 
+    def network(self, attempt: int) -> Path:
+        """Return what was found of the network between the nodes, where an attempt measures it."""
+        return self.path / f"network-{attempt}.json"
+
     def timeout(self, attempt: int) -> Path:
         """Return what is there once an attempt was ended at its time limit, by its supervisor."""
         return self.path / f"timeout-{attempt}"

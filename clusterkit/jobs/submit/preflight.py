@@ -102,7 +102,9 @@ def pass_gate(
     before_start = full or bool(report.unasked and not force)
     if before_start or (plan.requeue and not report.bad):
         asked = () if full else report.usable
-        documents[NODE_CHECKS] = node_checks(plan, asked, before_start=before_start)
+        documents[NODE_CHECKS] = node_checks(
+            plan, asked, before_start=before_start, network=full and bool(report.unasked)
+        )
     return Passed(
         plan=request.plan(also_exclude=without) if without else plan,
         documents=documents,
