@@ -33,6 +33,8 @@ JOINED = frozenset({"allowed_env", "modules", "setup", "mounts"})
 """Lists of a platform that go before the cluster's own; it would lose the fabric with them."""
 
 _FOLDER = "templates/platforms"
+_SHARED = ("net_plugin", "instances")
+"""What a platform has of the one that it is `like`, unless it has its own."""
 _KEYS_AT = {
     1: PlatformModel.model_fields,
     2: OF_PLATFORMS,
@@ -144,19 +146,31 @@ def load_platform(named: str, *, trusted: frozenset[int] = frozenset()) -> Platf
         hint = f"if you trust it, name a copy of your own: cp {shell.quote(named)} platform.yaml"
         text = read_own_text(path, use="set up jobs by it", hint=hint, trusted=trusted)
     else:
-        names = platform_names()
-        if named not in names:
-            raise UserError(
-                f"there is no platform {named!r}",
-                hint=choices_hint(named, (AUTO, NO_PLATFORM, *names)),
-            )
-        path, name = data_dir(_FOLDER) / f"{named}.yaml", named
+        path, name = _shipped(named), named
         text = read_text(path)
     document = parse_document(text, source=str(path))
     model, problems = validate(document, PlatformModel, _KEYS_AT)
     if problems:
         raise UserError(problems=in_order(problems))
+    if model.like is not None:
+        _shipped(model.like)  # a file of its own could be like itself
+        base = load_platform(model.like).model
+        missing = {key for key in _SHARED if getattr(model, key) is None}
+        model = model.model_copy(update={key: getattr(base, key) for key in missing})
     return Platform(name=name, document=document, model=model)
+
+
+def _shipped(name: str) -> Path:
+    """Return the file of a platform that clusterkit ships.
+
+    Raises:
+        UserError: there is none of the name.
+    """
+    names = platform_names()
+    if name not in names:
+        hint = choices_hint(name, (AUTO, NO_PLATFORM, *names))
+        raise UserError(f"there is no platform {name!r}", hint=hint)
+    return data_dir(_FOLDER) / f"{name}.yaml"
 
 
 def recognise(root: Path) -> Recognised | None:

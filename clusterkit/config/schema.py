@@ -94,6 +94,10 @@ PlatformModel: Any = create_model(
     __doc__="A file of `templates/platforms/`, or one of a third party's.",
     about=(fields.Text | None, None),
     source=(fields.Texts | None, None),
+    like=(
+        fields.Text | None,
+        None,
+    ),  # of which platform it has net_plugin and instances, if not own
     net_plugin=(fields.Text | None, None),  # NCCL's plug-in: a library, where it is known with path
     cluster=(PlatformClusterModel | None, None),
     instances=(dict[fields.Text, InstanceModel | None] | None, None),

@@ -235,6 +235,14 @@ class ClusterSpec:
         prepared = self.kind.lists_hosts and not self.shared_filesystem
         return self.python or (f"{self.venv}/bin/python" if prepared else "python3")
 
+    @property
+    def plain_srun_args(self) -> tuple[str, ...]:
+        """The options of `srun` without the one by which HyperPod runs a step that failed again.
+
+        It takes such a step for the fault of a node, which it replaces.
+        """
+        return tuple(word for word in self.srun_args if not word.startswith("--auto-resume"))
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:

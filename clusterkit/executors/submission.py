@@ -250,6 +250,7 @@ def _prepare(
         requeue=plan.requeue,
         requeue_on=plan.requeue_on,
         notices=plan.cluster.platform != NO_PLATFORM,
+        resumes=plan.cluster.plain_srun_args != plan.cluster.srun_args,
         spares=plan.spares,
         array=dependencies.array,
         index=dependencies.index,

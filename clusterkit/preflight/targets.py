@@ -231,7 +231,7 @@ def _transport(
             immediate_s=max(1, round(timeout_s or _ALLOCATED_WITHIN_S)),
             # GPUs as the job will ask: where Slurm fences devices, others see none.
             extra=(
-                *cluster.srun_args,
+                *cluster.plain_srun_args,
                 *(f"--{name}={value}" for name, value in request.items()),
             ),
             most_nodes=None if "SLURM_JOB_ID" in os.environ else step_nodes,

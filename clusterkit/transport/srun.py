@@ -100,7 +100,7 @@ class SrunOptions:
             account=cluster.account,
             qos=cluster.qos,
             constraint=cluster.constraint,
-            extra=cluster.srun_args,
+            extra=cluster.plain_srun_args,
         )
 
 

@@ -355,3 +355,41 @@ def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:
     assert (done["state"], done["exit_code"]) == ("succeeded", 0)
     run = RunFolder(Path(done["run_dir"]))
     assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
+
+
+SERVICE = """\
+#!/bin/bash
+# srun of a service that runs a step again if it fails, where it is told to.
+words=() again=
+for word in "$@"; do
+  if [[ $word == --auto-resume=1 ]]; then again=1; else words+=("$word"); fi
+done
+{real} "${{words[@]}}" || {{ [[ -n $again ]] && exec {real} "${{words[@]}}"; }}
+"""
+BREAKS = """
+import os
+print("attempt", os.environ["CK_RESTART_COUNT"], flush=True)
+if os.environ["CK_NODE_RANK"] == "1" and os.environ["CK_RESTART_COUNT"] == "0":
+    raise ValueError("a broken node")
+"""
+
+
+def test_a_step_that_hyperpod_runs_again_is_another_attempt(desk: Desk) -> None:
+    config = (desk.folder / "clusterkit.yaml").read_text()
+    hyperpod = config.replace("kind: slurm\n", "kind: slurm\n    platform: aws-hyperpod\n")
+    desk.write("clusterkit.yaml", hyperpod)
+    real = desk.lab.run("head", ["sh", "-c", "command -v srun"]).stdout.strip()
+    desk.write("srun", SERVICE.format(real=real))
+    (desk.folder / "srun").chmod(0o755)
+    path = f"{desk.folder}:{desk.lab.env()['PATH']}"
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1", "--preflight", "off")
+    done = desk.submit(*words, "--wait", desk.write("breaks.py", BREAKS), env={"PATH": path})
+    assert (done["state"], done["returncode"]) == ("succeeded", 0)
+    first, second = done["attempts"]
+    assert [node["exit_code"] for node in second["nodes"]] == [0, 0]
+    assert 1 in [node["exit_code"] for node in first["nodes"]]
+    log = RunFolder(Path(done["run_dir"])).log(1).read_text()
+    assert "attempt 0\n" in log
+    assert log.endswith("attempt 1\n")
+    directives = RunFolder(Path(done["run_dir"])).sbatch.read_text()
+    assert "#SBATCH --exclusive\n" in directives

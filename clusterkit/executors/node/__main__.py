@@ -20,6 +20,7 @@ from clusterkit.core.commands import require_utf8
 from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.steps import of_this_step
 from clusterkit.executors.node.supervisor import BLOCKED
 from clusterkit.executors.node.task import run_node
 from clusterkit.executors.node.watch import Timeouts, say
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
     try:
         permissions.close_output()
         _require_own(run)
+        os.environ.update(of_this_step(run, os.environ))
         me = Identity.from_environment(os.environ)
         _adopt_job_id(run, me.job_id)
         result = run_node(run, me, Timeouts())

@@ -218,6 +218,8 @@ class Submission:
     """After which failures of its command it may."""
     notices: bool = True
     """Whether its nodes ask their cloud whether it is about to take them."""
+    resumes: bool = False
+    """Whether a service may run a step that failed again, within the same start of the job."""
     spares: Count = 0
     """How many nodes may take the place of others then."""
     max_nodes: Count | None = None

@@ -262,7 +262,9 @@ def _is_over(evidence: Evidence) -> bool:
     reported = {result.node_rank for result in results.nodes}
     if failure is not None and failure.lost is not None:
         reported.add(failure.node_rank)
-    may_follow = attempts.may_follow(evidence.submission, results.attempt)
+    slurm = evidence.scheduler
+    resumes = slurm is not None and slurm.word == "RUNNING" and evidence.submission.resumes
+    may_follow = resumes or attempts.may_follow(evidence.submission, results.attempt)
     return len(reported) >= _expected(evidence) and not may_follow
 
 

@@ -145,6 +145,7 @@ def test_what_was_not_read_as_meant_is_told(tmp_path: Path) -> None:
 # Written by us after the files that vendors tell their users to source, with the values of those.
 VENDORS = {
     "aws-efa": "FI_EFA_USE_HUGE_PAGE=0 FI_PROVIDER=efa NCCL_SOCKET_IFNAME=^docker,lo,veth",
+    "aws-hyperpod": "FI_PROVIDER=efa NCCL_SOCKET_IFNAME=^docker,lo,veth,eth",
     "gcp-tcpx": "NCCL_NET=GPUDirectTCPX_v7 NCCL_SOCKET_IFNAME=enp0s12 NCCL_CROSS_NIC=0 "
     "NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=1 "
     "NCCL_BUFFSIZE=4194304 NCCL_DYNAMIC_CHUNK_SIZE=524288 NCCL_P2P_NET_CHUNKSIZE=524288 "

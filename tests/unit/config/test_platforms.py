@@ -106,6 +106,21 @@ def test_what_is_known_of_an_instance_type(tmp_path: Path) -> None:
     assert net_plugin_of(clusters["local"]) is None
 
 
+def test_a_platform_has_what_the_one_has_that_it_is_like(tmp_path: Path) -> None:
+    hyperpod, efa = load_platform("aws-hyperpod"), load_platform("aws-efa")
+    assert (hyperpod.instances, hyperpod.model.net_plugin) == (efa.instances, "libnccl-net.so")
+    given = hyperpod.values("p5.48xlarge")
+    assert (given["srun_args",], given["gpus_per_node",]) == (("--auto-resume=1",), 8)
+    site = tmp_path / "site.yaml"
+    for like, wrong in (
+        ("aws-efaa", "there is no platform 'aws-efaa'"),
+        (str(site), "no platform"),
+    ):
+        site.write_text(f"like: {like}\n")
+        with pytest.raises(UserError, match=wrong):
+            load_platform(str(site))
+
+
 def test_other_machines_are_not(tmp_path: Path) -> None:
     assert recognise(tmp_path) is None
     assert (

@@ -66,13 +66,14 @@ def judged(
     tasks: int = 2,
     of: int = 2,
     once: bool = False,
+    resumes: bool = False,
     gone: NodeResult | None = None,
     left_out: int = 0,
     in_vain: str | None = None,
 ) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
-        submitted_at=0.0, job_id=job_id, requeue=requeue, once=once,
+        submitted_at=0.0, job_id=job_id, requeue=requeue, once=once, resumes=resumes,
     )  # fmt: skip
     own = [result for result in nodes if result.exit_code and result.reason is None]
     evidence = Evidence(
@@ -230,6 +231,15 @@ def test_a_job_is_over_when_all_but_a_node_that_has_gone_have_ended() -> None:
     assert verdict(said=says(JobState.CANCELLED), gone=gone, cancelled=True)[0] == "cancelled"
     assert verdict(ended, said=running, gone=gone, requeue=1) == ("running", None)
     assert verdict(ended, said=running, gone=gone, requeue=1, attempt=1) == ("failed", 255)
+
+
+def test_a_job_whose_service_runs_its_step_again_is_over_when_slurm_says_so() -> None:
+    failed, running = (node(0, 1), node(1, 143, "peer")), says(JobState.RUNNING)
+    assert verdict(*failed, said=running) == ("failed", 1)
+    assert verdict(*failed, said=running, resumes=True) == ("running", None)
+    completing = says(JobState.RUNNING, "COMPLETING")
+    assert verdict(*failed, said=completing, resumes=True) == ("failed", 1)
+    assert verdict(*failed, said=says(JobState.FAILED), resumes=True) == ("failed", 1)
 
 
 def test_a_requeued_job_is_not_over() -> None:

@@ -207,7 +207,9 @@ class TestSrun:
         assert argv[-1] == "sh"
 
     def test_the_cluster_and_the_allocation_are_known(self) -> None:
-        cluster = ClusterSpec(name="a", kind=ClusterKind.SLURM, qos="q", srun_args=("--x=1",))
+        cluster = ClusterSpec(
+            name="a", kind=ClusterKind.SLURM, qos="q", srun_args=("--x=1", "--auto-resume=1")
+        )
         options = SrunOptions.of(cluster, {"SLURM_JOB_ID": "9"})
         assert (options.job_id, options.qos, options.extra) == ("9", "q", ("--x=1",))
 
