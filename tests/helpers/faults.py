@@ -166,9 +166,15 @@ def _long_outage(cluster: Cluster, run: RunFolder) -> None:
     with cut_off(cluster.lab, "n3"):
         cluster.ck("wait", run.run_id, timeout_s=90)
         await_true(lambda: not cluster.left(run))
-    if cluster.kind == "slurm":  # until Slurm calls it again by itself, a minute and more passes
-        kill(cluster.lab, "n3", r"slurmd\b")
-        cluster.lab.up()
+    if cluster.kind == "slurm":
+        _start_anew(cluster.lab, "n3")
+
+
+def _start_anew(lab: Lab, node: str) -> None:
+    """Have Slurm use a node again that was cut off; of itself it does after a minute and more."""
+    lab.call_down(node)
+    kill(lab, node, r"slurmd\b")
+    lab.up()
 
 
 @contextmanager
@@ -186,8 +192,7 @@ def _head_outage(cluster: Cluster, run: RunFolder) -> None:
         cluster.ck("wait", run.run_id, timeout_s=90)
     await_true(lambda: not cluster.left(run), 90)
     if cluster.kind == "slurm":
-        kill(cluster.lab, "n1", r"slurmd\b")
-        cluster.lab.up()
+        _start_anew(cluster.lab, "n1")
 
 
 def _power(cluster: Cluster, run: RunFolder) -> None:

@@ -138,14 +138,17 @@ class Lab:
             raise LabError(f"nodes must be 1 to {MAX_NODES}, not {nodes}")
         with folder.locked(self.root):
             layout = self._prepare(nodes, accounting, cloud)
+            living = hosts.find_holders(self.root)
             for host in (SWITCH, *layout.hosts):
-                if host not in hosts.find_holders(self.root):
+                if host not in living:
                     hosts.start_holder(layout, host)
             holders = hosts.find_holders(self.root)
             sshd.write_outside_config(layout, holders)
             for host in layout.hosts:
                 hosts.link(layout, holders, host)
             for host in layout.hosts:
+                if HEAD in living and host not in {*living, *layout.cloud_names}:
+                    self.call_down(host)
                 self._start_daemons(layout, host)
             self._wait_idle(layout, timeout_s)
 
@@ -162,6 +165,15 @@ class Lab:
     def kill_host(self, host: str) -> None:
         """Cut a host's power: all its processes end at once; ``up`` brings it back."""
         hosts.kill_holders([self._holder(host)])
+
+    def call_down(self, node: str) -> None:
+        """Have Slurm call a node down until its slurmd starts, and end no more jobs there.
+
+        Of itself it asks a node that was away to end its jobs after as much as two minutes, and
+        starts none there before.
+        """
+        scontrol = ["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=was away"]
+        self.run(HEAD, scontrol, check=True)
 
     def run(
         self,
