@@ -61,7 +61,7 @@ def run_fed(
         OSError: it cannot be started.
     """
     process = subprocess.Popen(
-        list(argv) if orphaned is None else _tied(argv, orphaned, environment),
+        list(argv) if orphaned is None else tied(argv, orphaned, environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -96,9 +96,37 @@ def run_fed(
     return Ended(stderr=bytes(err), exit_code=exit_code)
 
 
-def _tied(
-    argv: Sequence[str], orphaned: signal.Signals, environment: Mapping[str, str] | None
+def run_attached(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
+    """Run a program with the streams of this process; return its exit code as a shell has it.
+
+    What ends this process ends it too.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    ending = signal.SIGTERM
+    with subprocess.Popen(
+        tied(argv, ending, environment), env=None if environment is None else dict(environment)
+    ) as process:
+        try:
+            code = process.wait()
+        except BaseException:  # Ctrl-C has reached it as well, where there is a terminal
+            process.send_signal(ending)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_GRACE_S)
+            process.kill()
+            raise
+    return code if code >= 0 else 128 - code
+
+
+def tied(
+    argv: Sequence[str], orphaned: signal.Signals, environment: Mapping[str, str] | None = None
 ) -> list[str]:
+    """Return the command that runs `argv`, and sends it that signal once this process has gone.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
     path = None if environment is None else environment.get("PATH")
     if shutil.which(argv[0], path=path) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])

@@ -185,7 +185,7 @@ class SrunTransport:
                 compound.script,
                 on_output=reader.feed,
                 timeout_s=limit_s,
-                environment=_environment(os.environ),
+                environment=step_environment(os.environ),
                 signals=_SIGNALS,
                 orphaned=_SIGNALS[0],
             )
@@ -229,6 +229,19 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
     return ("srun", *_STEP, *where, *requested, *options.extra, "sh")
 
 
+def attached_argv(
+    node: str, job_id: str, words: Sequence[str], *, terminal: bool = False
+) -> tuple[str, ...]:
+    """Return the command that runs one task of `words` on a node of a job, beside what runs there.
+
+    The task has the streams of srun, or a `terminal` of its own.
+    """
+    check_names([node])
+    step = [word for word in _STEP if word not in {"--label", "--verbose"}]
+    where = ("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", f"--jobid={job_id}")
+    return ("srun", *step, *where, *(("--pty",) if terminal else ()), *words)
+
+
 def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -> Reply:
     reach = Reach(
         problem=problem, detail=why, via="srun", complete=False, seconds=round(seconds, 3)
@@ -256,7 +269,7 @@ def _silence(messages: str, ended: Ended, node: str, limit_s: float) -> tuple[Re
     return ReachProblem.BUSY if _TAKEN.search(why) else ReachProblem.SCHEDULER, why
 
 
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
+def step_environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what would change the step: srun takes options from it."""
     kept = {n: value for n, value in own.items() if n in _KEPT or not _INPUT.match(n)}
     return {**kept, "LC_ALL": "C"}

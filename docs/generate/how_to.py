@@ -31,6 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "After the launch": (
         "diagnose",
         "top",
+        "inside",
         "bench-collectives",
         "bench-compute",
         "bench-scaling",

@@ -94,6 +94,8 @@ def _wrong_flags(verb: Any, words: list[str]) -> Iterator[str]:
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.partition("=")
+        if word == "--":
+            return  # a command of the user's; what follows is its own
         if name.startswith("--") and len(name) > 2:
             if name not in options and name != "--help":
                 yield f"{verb.name} has no {name}"

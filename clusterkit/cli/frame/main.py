@@ -83,7 +83,8 @@ def _load_verb(name: str) -> Any:
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         settings = getattr(module, "CONTEXT_SETTINGS", None)
-        app.command(name, context_settings=settings)(getattr(module, attribute))
+        verb = getattr(module, attribute, None) or getattr(module, f"{attribute}_")
+        app.command(name, context_settings=settings)(verb)
     command = typer.main.get_command(app)
     command.name = name
     return command

@@ -69,6 +69,8 @@ def _option_hint(
     instead = _ours(option, arguments, known)
     if instead is not None:
         return instead
+    if context is not None and any(param.name == "command" for param in context.command.params):
+        return f"{context.command_path} ... -- COMMAND, if {option} belongs to the command"
     return f"did you mean {' or '.join(possibilities)}?" if possibilities else None
 
 

@@ -10,6 +10,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
 from clusterkit.core.text import table
@@ -20,14 +21,9 @@ if TYPE_CHECKING:
     from clusterkit.core.model import ClusterSpec
     from clusterkit.transport.sync.virtualenv import Prepared
 
-app = group("Make machines reached by SSH ready for jobs.")
+app = group("Make machines reached by SSH ready for jobs, and run commands on nodes.")
 
 _COLOURS = {"up to date": "green", "ready": "green", "failed": "red"}
-
-
-@app.callback()
-def nodes() -> None:
-    """Keep `prepare` a word of its own; typer would drop the only one there is."""
 
 
 @app.command()
@@ -66,6 +62,33 @@ def prepare(
         _report(prepared)
     if any(one.readiness is Readiness.FAILED for one in prepared):
         raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+@explained
+def run(
+    command: list[str],
+    cluster: str | None = None,
+    hosts: str | None = None,
+    via: str | None = None,
+    timeout: float = TIMEOUT_S,
+    json: JsonFlag = False,
+) -> None:
+    """Run a command on all nodes at once, and print once what they print alike.
+
+    On Slurm through your own jobs, or with `--via srun` in an allocation of its own. The command
+    gets no input and no shell: for one, `-- sh -c '...'`.
+
+    Exit code 0 if it was 0 on all nodes, else 1.
+    """
+    from clusterkit.config.load import load_settings
+    from clusterkit.jobs.inside import run_on
+    from clusterkit.jobs.nodes import of_cluster
+    from clusterkit.preflight.request import PreflightOptions
+
+    require_time(timeout)
+    subject = of_cluster(load_settings().cluster(cluster), PreflightOptions(hosts=hosts, via=via))
+    report(command, run_on(subject, command, timeout_s=timeout), as_json=json)
 
 
 def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from clusterkit.jobs.state.load import load_job
 from clusterkit.observe.prometheus import require_metrics, write_nodes
 
 if TYPE_CHECKING:
+    from clusterkit.jobs.nodes import Subject
     from clusterkit.observe.top.snapshot import Snapshot
-    from clusterkit.observe.top.targets import Subject
     from clusterkit.observe.top.watch import Watcher
 
     Show = Callable[[Snapshot], None]
@@ -76,7 +76,7 @@ def top(
 
 
 def _job(word: str, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.observe.top.targets import of_job
+    from clusterkit.jobs.nodes import of_job
 
     if hosts is not None:
         raise UserError("--hosts and JOB both say which nodes", hint=f"clusterkit top {word}")
@@ -86,7 +86,7 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
 
 
 def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.observe.top.targets import of_cluster
+    from clusterkit.jobs.nodes import of_cluster
     from clusterkit.preflight.request import PreflightOptions
 
     settings = load_settings()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from clusterkit.core import files
 from clusterkit.core.data import read_template
 from clusterkit.core.records import object_of, text_of
+from clusterkit.jobs.nodes import of_job
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe.top.targets import of_job
 from clusterkit.observe.vitals.host import ranks_snippet
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, PreflightJob, Probe, read_output

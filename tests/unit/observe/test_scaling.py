@@ -17,6 +17,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.html import require_drawing
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.nodes import of_plan
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.observe.bench.scaling.causes import causes_of
@@ -54,7 +55,6 @@ from clusterkit.observe.bench.scaling.result import (
     sizes_of,
 )
 from clusterkit.observe.throughput import Throughput, Unit
-from clusterkit.observe.top.targets import of_plan
 from clusterkit.observe.vitals.host import read_host
 from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.transport.probe import PreflightJob, read_output

@@ -16,7 +16,7 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.untrusted import real
-from clusterkit.observe.top.targets import Part, of_plan
+from clusterkit.jobs.nodes import Part, of_plan
 from clusterkit.observe.vitals.sample import NodeRates, NodeSample, ask_vitals, rates, slowdowns
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
 from clusterkit.preflight.probes.snippets import read_pairs, text_of

@@ -68,7 +68,7 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         why = only_read(job.run, foreign)
         name = job.submission.cluster
         return Subject(cluster=name, parts=(), order=(), run=job.run, why_unasked=why)
-    _require_running(job)
+    require_running(job)
     kind = job.submission.kind
     if via is not None and via not in kind.ways:
         raise UserError(
@@ -144,7 +144,12 @@ def of_plan(plan: LaunchPlan, job_id: str | None) -> Part:
     return _step(nodes_of(job_id or ""), job_id)
 
 
-def _require_running(job: Job) -> None:
+def require_running(job: Job) -> None:
+    """Refuse to look into a job that does not run.
+
+    Raises:
+        UserError: it has ended, or has not started.
+    """
     state, name = job.status.state, name_of(job)
     if state.final:
         raise UserError(f"{name} has ended: {state.value}", hint=f"clusterkit logs {name}")

@@ -1,0 +1,293 @@
+"""Into a running job: a command on one of its nodes, on all of them, and ways to ports there.
+
+What is run has the variables, the folder and the container of the job's launcher on that node
+(`templates/programs/machine/enter.sh`), and ends with the job, whose marker it carries.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from clusterkit.core import files
+from clusterkit.core.data import read_template
+from clusterkit.core.errors import RemoteError, UserError, choices_hint
+from clusterkit.core.model import ContainerRuntime
+from clusterkit.core.records import object_of, text_of
+from clusterkit.executors.slurm.states import nodes_of
+from clusterkit.executors.ssh.layout import read_layout
+from clusterkit.executors.ssh.states import read_agents
+from clusterkit.jobs.nodes import Subject, of_job, require_running
+from clusterkit.jobs.state.load import Job
+from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import PreflightJob, Probe
+from clusterkit.transport.process import run_attached, tied
+from clusterkit.transport.script import compose, new_token
+from clusterkit.transport.srun import attached_argv, step_environment
+
+_RELAY = """
+exec 3<>"/dev/tcp/localhost/$1" || exit 1
+cat <&3 & cat >&3 <&0 & wait %1; kill %2 2>/dev/null
+"""
+"""Joins a step's input and output with a port, for bash."""
+_PIECE = 1 << 15
+_MOST_CONNECTIONS = 64
+"""At a time; on Slurm each of them is a step."""
+_PROBE = "run"
+_TIMED_OUT = frozenset({124, 137})
+"""Exit codes of timeout(1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a command did on one node."""
+
+    node: str
+    exit_code: int | None = None
+    """None where it did not end, or was not started."""
+    output: str = ""
+    """What it printed to both streams."""
+    problem: str = ""
+    """Why there is no exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node of a running job."""
+
+    job: Job
+    node: str
+    """As it is reached."""
+    rank: int | None
+    """Its number in the job; None where it was named instead."""
+    runtime: str
+    """Of the container that its launcher runs in; empty without one."""
+
+
+def place_in(job: Job, node: str | None) -> Place:
+    """Return a node of a running job: by its number, its name, or the first.
+
+    Raises:
+        UserError: the job does not run, is somebody else's, or has no such node.
+        RemoteError: Slurm does not say which nodes it has.
+    """
+    job.run.require_own("run anything inside it")
+    require_running(job)
+    names = _names_of(job)
+    known = tuple(dict.fromkeys(names.values()))
+    runtime = _runtime_of(job)
+    if node is not None and node in known:
+        return Place(job=job, node=node, rank=None, runtime=runtime)
+    rank = 0 if node is None else _number(node)
+    if rank not in names:
+        raise UserError(
+            f"--node {node or 0}: no such node of this job",
+            hint=choices_hint(node or "", known)
+            if rank is None
+            else f"they are counted from 0 to {max(names, default=0)}",
+        )
+    return Place(job=job, node=names[rank], rank=rank, runtime=runtime)
+
+
+def _number(node: str) -> int | None:
+    digits = node.removeprefix("node-")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 8 else None
+
+
+def _names_of(job: Job) -> dict[int, str]:
+    """Return the nodes of a job by number: on Slurm in Slurm's order, which `enter.sh` verifies."""
+    kind = job.submission.kind
+    if kind.shares_machine:
+        return dict.fromkeys(range(job.submission.nodes), "localhost")
+    if kind.lists_hosts:
+        agents = [agent for agent in read_agents(job.run) if agent.ended_as is None]
+        return {agent.rank: agent.node for agent in agents}
+    return dict(enumerate(nodes_of(job.submission.job_id or "")))
+
+
+def _runtime_of(job: Job) -> str:
+    plan = files.read_json(job.run.plan) or {}
+    runtime = text_of(object_of(plan, "container"), "runtime")
+    return runtime if runtime in set(ContainerRuntime) else ""
+
+
+def _entering(
+    job: Job, command: Sequence[str], *, rank: int | None = None, node: str = "", runtime: str
+) -> list[str]:
+    """Return the command that runs `command` as a process of the job."""
+    program = read_template("programs/machine/enter.sh")
+    return ["bash", "-c", program, "clusterkit", job.run.marker(rank), node, runtime, *command]
+
+
+def run_inside(place: Place, command: Sequence[str], *, terminal: bool = False) -> int:
+    """Run a command on a node of a job, with this process's streams; return its exit code.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+        RemoteError: the node cannot be reached, or srun is missing.
+    """
+    node = place.node if place.rank is None else ""
+    words = _entering(place.job, command, rank=place.rank, node=node, runtime=place.runtime)
+    kind = place.job.submission.kind
+    if kind.lists_hosts:
+        with closing(_login(place)) as login:
+            code: int = login.run(shlex.join(["exec", *words]), terminal=terminal)
+            return code
+    if kind.shares_machine:
+        return run_attached(words)
+    argv = attached_argv(place.node, _job_id(place), words, terminal=terminal)
+    try:
+        return run_attached(argv, environment=step_environment(os.environ))
+    except FileNotFoundError as error:
+        raise RemoteError(
+            "there is no srun here", hint="log in where Slurm's commands are"
+        ) from error
+
+
+def _login(place: Place) -> Any:
+    from clusterkit.transport.ssh.attach import Login  # noqa: PLC0415 - paramiko takes its time
+    from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
+
+    return Login(place.node, SshOptions.of(read_layout(place.job.run).cluster))
+
+
+def _job_id(place: Place) -> str:
+    return place.job.submission.job_id or ""
+
+
+def run_on_all(job: Job, command: Sequence[str], *, timeout_s: float) -> tuple[Said, ...]:
+    """Run a command on all nodes of a running job at once, without input.
+
+    Raises:
+        UserError: the job does not run, or is somebody else's.
+        RemoteError: its nodes cannot be asked at all.
+    """
+    job.run.require_own("run anything inside it")
+    words = _entering(job, command, runtime=_runtime_of(job))
+    return run_on(of_job(job, None), words, timeout_s=timeout_s)
+
+
+def run_on(subject: Subject, command: Sequence[str], *, timeout_s: float) -> tuple[Said, ...]:
+    """Run a command on nodes at once, without input; return what each said, in order.
+
+    Raises:
+        RemoteError: they cannot be asked at all.
+    """
+    snippet = f"{shlex.join(command)} 2>&1"
+    probe = Probe(name=_PROBE, command=snippet, parse=str, timeout_s=timeout_s)
+    found = [Said(node=node, problem=subject.why_unasked) for node in subject.unasked]
+    for part in subject.parts:
+        compound = compose([probe], PreflightJob(hosts=part.nodes), token=new_token())
+        try:
+            replies = part.transport.ask(part.nodes, compound, on_reply=lambda _: None)
+        finally:
+            part.close()
+        found += [_said(reply, timeout_s) for reply in replies]
+    return tuple(found)
+
+
+def _said(reply: Reply, timeout_s: float) -> Said:
+    output = reply.outputs.get(_PROBE)
+    if output is None:
+        return Said(node=reply.node, problem=reply.reach.detail or "it was not started")
+    if output.exit_code is None or (output.exit_code in _TIMED_OUT and output.seconds >= timeout_s):
+        ended = reply.reach.detail or f"it had not ended after {timeout_s:g} s"
+        return Said(node=reply.node, output=output.stdout, problem=ended)
+    return Said(node=reply.node, output=output.stdout, exit_code=output.exit_code)
+
+
+class Forward:
+    """A port of this machine's loopback that leads to one of a node."""
+
+    def __init__(self, place: Place, port: int, *, local: int, told: Callable[[str], None]) -> None:
+        """Listen; `told` gets what goes wrong with a connection.
+
+        Raises:
+            UserError: the port of this machine is in use.
+            RemoteError: the node cannot be reached.
+        """
+        self._port = port
+        self._told = told
+        self._turns = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._place = place
+        self._login = _login(place) if place.job.submission.kind.lists_hosts else None
+        try:
+            self._listener = socket.create_server(("127.0.0.1", local))
+        except OSError as error:
+            self.close()
+            raise UserError(
+                f"port {local} of this machine: {error.strerror}",
+                hint=f"take another one here, such as {local + 1}:{port}; 0:{port} takes any",
+            ) from error
+        self.local: int = self._listener.getsockname()[1]
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._login is not None:
+            self._login.close()
+        with suppress(AttributeError):
+            self._listener.close()
+
+    def serve(self) -> None:
+        """Join each connection with one to the node, until Ctrl-C."""
+        while True:
+            near, _ = self._listener.accept()
+            self._turns.acquire()
+            threading.Thread(target=self._join, args=(near,), daemon=True).start()
+
+    def _join(self, near: socket.socket) -> None:
+        try:
+            with near:
+                self._carry(near)
+        except (RemoteError, OSError) as error:
+            self._told(str(error))
+        finally:
+            self._turns.release()
+
+    def _carry(self, near: socket.socket) -> None:
+        if self._login is not None:
+            with closing(self._login.reach(self._port)) as far:
+                _carry_both(near, far)
+            return
+        words = ("bash", "-c", _RELAY, "clusterkit", str(self._port))
+        argv = attached_argv(self._place.node, _job_id(self._place), words)
+        done = subprocess.run(
+            tied(argv, signal.SIGTERM),
+            stdin=near.fileno(),
+            stdout=near.fileno(),
+            stderr=subprocess.PIPE,
+            env=step_environment(os.environ),
+            check=False,
+        )
+        if done.returncode:
+            text = done.stderr.decode(errors="replace")
+            refused = "Connection refused" in text
+            why = "nothing listens there" if refused else text.strip().split("\n")[0]
+            raise RemoteError(f"port {self._port}: {why}", node=self._place.node)
+
+
+def _carry_both(near: socket.socket, far: Any) -> None:
+    def back() -> None:
+        with suppress(OSError):
+            _carry_on(far, near)
+
+    listener = threading.Thread(target=back, daemon=True)
+    listener.start()
+    with suppress(OSError):
+        _carry_on(near, far)
+    listener.join()
+
+
+def _carry_on(source: Any, target: Any) -> None:
+    """Hand on what comes until it ends, and that it has."""
+    while data := source.recv(_PIECE):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)

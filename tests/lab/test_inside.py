@@ -1,0 +1,184 @@
+"""`exec`, `shell`, `forward` and `nodes run` on the practice cluster, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.helpers.desk import Desk
+from tests.helpers.lab_jobs import await_true
+from tests.lab.test_jobs import wait_for_output
+
+pytestmark = [pytest.mark.lab]
+
+SERVES = """
+import http.server, os, threading
+handler = http.server.SimpleHTTPRequestHandler
+handler.log_message = lambda *words: None
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["SERVED"])), handler)
+print("stands", os.environ["CK_NODE_RANK"], flush=True)
+server.serve_forever()
+"""
+SERVED = "18473"
+clusters = pytest.mark.parametrize(
+    "cluster", ["lab", pytest.param("rack", marks=pytest.mark.smoke)]
+)
+
+
+@contextmanager
+def serving(desk: Desk, cluster: str) -> Iterator[str]:
+    words = ("--cluster", cluster, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    script = desk.write("serves.py", SERVES)
+    job = desk.submit(*words, "--env", f"SERVED={SERVED}", script)["job_id"]
+    try:
+        for rank in range(2):
+            wait_for_output(desk, job, f"stands {rank}")
+        yield job
+    finally:
+        desk.clusterkit("cancel", job)
+
+
+@clusters
+def test_a_command_runs_as_a_process_of_the_job(desk: Desk, cluster: str) -> None:
+    with serving(desk, cluster) as job:
+        words = (
+            "sh",
+            "-c",
+            'echo "$CK_NODE_NAME $SERVED $PWD $1"; cat; exit 7',
+            "x",
+            "it's  2 words",
+        )
+        done = desk.lab.run(
+            "head",
+            [sys.executable, "-m", "clusterkit", "exec", job, "--node", "1", "--", *words],
+            cwd=desk.folder,
+            env=desk.environment(),
+            input="typed\n",
+        )
+        assert done.stdout == f"n2 {SERVED} {desk.folder} it's  2 words\ntyped\n", done.stderr
+        assert done.returncode == 7
+        named = desk.clusterkit("exec", job, "--node", "n2", "--", "sh", "-c", "echo $CK_NODE_RANK")
+        assert named.stdout == "1\n", named.stderr
+
+        everywhere = desk.clusterkit(
+            "exec",
+            job,
+            "--all",
+            "--json",
+            "--",
+            "sh",
+            "-c",
+            "echo $CK_NODE_NAME; exit $CK_NODE_RANK",
+        )
+        told = json.loads(everywhere.stdout)["nodes"]
+        assert [(one["node"], one["exit_code"], one["output"]) for one in told] == [
+            ("n1", 0, "n1\n"),
+            ("n2", 1, "n2\n"),
+        ]
+        assert everywhere.returncode == 1
+
+        wrong = desk.clusterkit("exec", job, "--node", "2", "--", "true")
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert "--node 2: no such node of this job" in wrong.stderr
+    ended = desk.clusterkit("exec", job, "--", "true")
+    assert ended.returncode == 2
+    assert f"{job} has ended: cancelled" in ended.stderr
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_a_port_of_a_node_is_one_of_this_machine(desk: Desk, cluster: str) -> None:
+    with serving(desk, cluster) as job:
+        way = desk.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", "forward", job, f"0:{SERVED}", "--node", "1"],
+            cwd=desk.folder,
+            env=desk.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert way.stdout is not None
+            assert way.stderr is not None
+            said = way.stdout.readline()
+            assert f"is port {SERVED} of n2" in said, way.stderr.read()
+            url = said.split()[0]
+            for _ in range(2):
+                page = desk.lab.run(
+                    "head", [sys.executable, "-c", FETCH, f"{url}/serves.py"], cwd=desk.folder
+                )
+                assert page.stdout == SERVES, page.stderr
+        finally:
+            os.killpg(way.pid, signal.SIGINT)
+            way.wait(timeout=10)
+        assert way.stderr.read() == ""
+
+
+FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')"
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_a_shell_has_a_terminal_inside_the_job(desk: Desk, cluster: str) -> None:
+    with serving(desk, cluster) as job:
+        master, slave = pty.openpty()
+        shell = desk.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", "shell", job, "--node", "1"],
+            cwd=desk.folder,
+            env=desk.environment(TERM="xterm"),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        os.write(master, b"test -t 0 && echo at $CK_NODE_NAME $((6 * 7)); exit 3\n")
+        try:
+            shell.wait(timeout=30)
+        finally:
+            shell.kill()
+            printed = os.read(master, 1 << 16).decode()
+            os.close(master)
+        assert "at n2 42" in printed
+        assert shell.returncode == 3
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_nothing_runs_on_once_the_client_has_gone(desk: Desk, cluster: str) -> None:
+    with serving(desk, cluster) as job:
+        mark = f"88{os.getpid() % 10_000}"
+        client = desk.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", "exec", job, "--", "sleep", mark],
+            cwd=desk.folder,
+            env=desk.environment(),
+            stdin=subprocess.DEVNULL,
+        )
+
+        def runs() -> bool:
+            return not subprocess.run(
+                ["pgrep", "-fx", f"sleep {mark}"], stdout=subprocess.DEVNULL, check=False
+            ).returncode
+
+        await_true(runs)
+        os.killpg(client.pid, signal.SIGTERM)
+        client.wait(timeout=15)
+        await_true(lambda: not runs(), 10)
+
+
+def test_nodes_print_once_what_they_print_alike(desk: Desk) -> None:
+    words = ("nodes", "run", "--cluster", "rack", "--", "sh", "-c")
+    done = desk.clusterkit(*words, "echo same; test $(uname -n) != n2")
+    told = done.stdout.splitlines()
+    assert told[-2:] == ["n2  exit 1", "  same"], done.stdout
+    assert told[1] == "  same"
+    assert done.returncode == 1
+    slow = desk.clusterkit("nodes", "run", "--cluster", "rack", "--timeout", "1", "sleep", "30")
+    assert "it had not ended after 1 s" in slow.stderr
+    assert slow.returncode == 1

@@ -1,0 +1,154 @@
+"""What runs inside a running job, as far as that needs no cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.frame.main import app
+from clusterkit.cli.jobs.inside import _ports
+from clusterkit.core.data import read_template
+from clusterkit.core.errors import UserError
+from clusterkit.jobs.inside import Said, _said
+from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, Reach, ReachProblem
+from tests.helpers.needs import require
+
+PROGRAM = read_template("programs/machine/enter.sh")
+RUN = f"run-{os.getpid()}"
+
+
+@contextmanager
+def process(folder: Path, *before: str, **variables: str) -> Iterator[None]:
+    """Run a process with these variables in a folder until the block ends."""
+    ready = folder / "ready"
+    with subprocess.Popen(
+        [*before, "sh", "-c", f"touch {ready}; exec sleep 60"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "CK_TMP": "/tmp", **variables},
+    ) as one:
+        deadline = time.monotonic() + 20
+        while not ready.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.1)  # for its exec
+        try:
+            yield
+        finally:
+            one.kill()
+
+
+def enter(*words: str, marker: str = f"{RUN}:", node: str = "", runtime: str = "") -> str:
+    """Return what a command prints inside, and `exit N` where it failed."""
+    done = subprocess.run(
+        ["bash", "-c", PROGRAM, "clusterkit", marker, node, runtime, *words],
+        env={"PATH": os.environ["PATH"], "FOREIGN": "1", "TERM": "vt7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout if not done.returncode else f"{done.stderr}exit {done.returncode}"
+
+
+class TestEnter:
+    def test_variables_and_folder_are_those_of_the_process(self, tmp_path: Path) -> None:
+        with process(tmp_path, CK_JOB_UID=f"{RUN}:0", ODD="two\nlines 'q'"):
+            words = ("sh", "-c", 'echo "$ODD|$FOREIGN|$TERM|$PWD"')
+            assert enter(*words) == f"two\nlines 'q'||vt7|{tmp_path}\n"
+            assert enter("sh", "-c", "exit 9") == "exit 9"
+            assert enter("no-such-program").endswith("exit 127")
+
+    def test_a_launcher_comes_before_its_ranks(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        with (
+            process(tmp_path / "a", CK_JOB_UID=f"{RUN}:0", RANK="3"),
+            process(tmp_path / "b", CK_JOB_UID=f"{RUN}:0"),
+        ):
+            assert enter("pwd") == f"{tmp_path}/b\n"
+
+    def test_only_processes_that_the_node_script_started_count(self, tmp_path: Path) -> None:
+        with process(tmp_path, CK_JOB_UID=f"{RUN}:0", CK_NODE_NAME="n1"):
+            assert enter("true", marker=f"{RUN}:0", node="n1") == ""
+            for wrong in ({"marker": f"{RUN}:1"}, {"node": "n2"}, {"marker": RUN}):
+                assert "no process of the job runs here" in enter("true", **wrong)
+        with process(tmp_path, "env", "-u", "CK_TMP", CK_JOB_UID=f"{RUN}:0"):
+            assert "no process of the job runs here" in enter("true")
+
+    def test_a_number_is_no_beginning_of_another(self, tmp_path: Path) -> None:
+        with process(tmp_path, CK_JOB_UID=f"{RUN}:10"):
+            assert enter("true", marker=f"{RUN}:1").endswith("exit 2")
+            assert enter("true", marker=f"{RUN}:10") == ""
+
+    def test_a_container_is_entered(self, tmp_path: Path) -> None:
+        apart = ["unshare", "--user", "--map-current-user", "--mount"]
+        if not shutil.which("nsenter") or subprocess.run([*apart, "true"], check=False).returncode:
+            require("unshare")
+            pytest.skip("this machine allows no user namespaces")
+        (tmp_path / "image").mkdir()
+        mounted = f"mount --bind /usr {tmp_path}/image 2>/dev/null || true"
+        inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+        with process(
+            tmp_path, *inside, f'{mounted}; exec "$@"', "sh", CK_JOB_UID=f"{RUN}:0", HERE="inside"
+        ):
+            shown = enter("sh", "-c", "echo $HERE; ls image", runtime="apptainer")
+            assert shown.startswith("inside\n")
+            assert "bin\n" in shown
+            assert not os.listdir(tmp_path / "image")  # noqa: PTH208 - seen from outside
+
+    def test_a_job_whose_container_is_not_there_yet_is_told(self, tmp_path: Path) -> None:
+        with process(tmp_path, CK_JOB_UID=f"{RUN}:0"):
+            assert "in its container yet" in enter("true", runtime="enroot")
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"), [("6006", (6006, 6006)), ("8888:6006", (8888, 6006)), ("0:1", (0, 1))]
+)
+def test_ports(text: str, ports: tuple[int, int]) -> None:
+    assert _ports(text) == ports
+
+
+@pytest.mark.parametrize("text", ["", "0", ":", "a", "1:", ":x", "65536", "-1", "1:2:3", "²"])
+def test_what_is_no_port_is_told(text: str) -> None:
+    with pytest.raises(UserError, match="ports are numbers"):
+        _ports(text)
+
+
+def test_what_a_node_says_is_told_apart_from_why_it_says_nothing() -> None:
+    def said(output: Output | None, detail: str = "") -> Said:
+        problem = ReachProblem.TIMEOUT if detail else None
+        reach = Reach(problem=problem, detail=detail)
+        return _said(Reply(node="n1", reach=reach, outputs={"run": output} if output else {}), 5.0)
+
+    assert said(Output(stdout="x\n", exit_code=3)) == Said(node="n1", exit_code=3, output="x\n")
+    slow = said(Output(stdout="x\n", exit_code=124, seconds=5.1))
+    assert slow == Said(node="n1", output="x\n", problem="it had not ended after 5 s")
+    quick = said(Output(stdout="", exit_code=124, seconds=0.1))
+    assert quick.exit_code == 124
+    assert said(None, "no route") == Said(node="n1", problem="no route")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["exec", "x", "--all", "--node", "1", "true"], "--all: on all nodes"),
+        (["exec", "x", "--json", "true"], "--json goes with --all"),
+        (["exec", "x", "--timeout", "5", "true"], "--timeout goes with --all"),
+        (["exec", "x", "--all", "--timeout", "0", "true"], "--timeout 0: seconds"),
+        (["exec", "x", "--tty", "true"], "there is no terminal here"),
+        (["shell", "x"], "there is no terminal here"),
+        (["nodes", "run", "--timeout", "nan", "true"], "--timeout nan: seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], message: str) -> None:
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, UserError)
+    assert error.problems[0].message.startswith(message)
