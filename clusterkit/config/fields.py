@@ -26,6 +26,7 @@ from clusterkit.core.model import (
     RequeueOn,
     ShareRuns,
 )
+from clusterkit.core.notification import FORMS, parse_way
 
 MAX_HOSTS = 4 * MAX_NAMES
 """Of all clusters of a file together."""
@@ -189,6 +190,12 @@ def _names_node(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def _way(text: str) -> str:
+    with _hinted(f"write {FORMS}"):
+        parse_way(text)
+    return text
+
+
 def _joined(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
@@ -234,6 +241,8 @@ Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
 DrainCommand = Annotated[Words, AfterValidator(_names_node)]
+_Notification = Annotated[Text, AfterValidator(_way)]
+Notifications = Annotated[tuple[_Notification, ...], BeforeValidator(_as_list)]
 _Mount = Annotated[Text, _matching(units.MOUNT, "is not a mount", f"write {units.MOUNT_FORMS}")]
 Mounts = Annotated[tuple[_Mount, ...], BeforeValidator(_as_list)]
 VariableName = Annotated[

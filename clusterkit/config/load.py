@@ -36,7 +36,7 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _COMPOUND = frozenset(
     {
         "kind", "extra_directives", "skip_directives", "srun_args", "env", "secrets", "modules",
-        "drain_command", "setup", "mounts", "hosts", "hostfile",
+        "drain_command", "setup", "mounts", "hosts", "hostfile", "on_end", "on_failure",
     }
 )  # fmt: skip
 SCALAR_KEYS = tuple(key for key in ClusterModel.model_fields if key not in _COMPOUND)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 MISSING = 127
 TIMED_OUT = 124
 CANNOT_RUN = 126
+_FIELD = re.compile(r"\{([a-z_]+)\}")
 _SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
 
 
@@ -78,6 +79,14 @@ def run_command(
         output=done.stdout.decode(errors="replace"),
         errors=done.stderr.decode(errors="replace"),
     )
+
+
+def filled_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Return the words of a command with its value for each `{NAME}`; other names stay.
+
+    They are filled in one by one and no shell reads them: a value may hold anything.
+    """
+    return [_FIELD.sub(lambda name: values.get(name[1], name[0]), word) for word in words]
 
 
 def require_utf8() -> None:

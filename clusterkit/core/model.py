@@ -228,6 +228,9 @@ class ClusterSpec:
     # Checks of nodes
     preflight: str = "auto"
     drain_command: tuple[str, ...] = ()
+    # Whom to tell of the end of a job
+    on_end: tuple[str, ...] = ()
+    on_failure: tuple[str, ...] = ()
 
     @property
     def job_python(self) -> str:
@@ -389,6 +392,10 @@ class LaunchPlan:
     """Their names where they are known beforehand."""
     deepspeed_preset: str | None = None
     sync: SyncPlan | None = None
+    on_end: tuple[str, ...] = ()
+    """Whom to tell that the job has ended (`core/notification.py`)."""
+    on_failure: tuple[str, ...] = ()
+    """Whom to tell that it has not ended well."""
 
     @property
     def notice_s(self) -> int:

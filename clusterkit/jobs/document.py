@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from clusterkit.core import files
 from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.records import texts_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.jobs import nccl_network
@@ -40,7 +42,14 @@ def full_document_of(job: Job) -> dict[str, Any]:
     attempts = node_results.read_attempts(job.run)
     network = nccl_network.document_of(nccl_network.network_of(job.run))
     told = {"failure": document, "attempts": attempts, "nccl_network": network}
+    told["notified"] = notified(job.run)
     return {**document_of(job), **_owner(job.run), **told}
+
+
+def notified(run: RunFolder) -> tuple[str, ...] | None:
+    """Return in lines who was told that the job has ended; None where nobody was to be."""
+    document = files.read_json(run.notified)
+    return texts_of(document, "told")[:_MOST_TOLD] if document is not None else None
 
 
 def _owner(run: RunFolder) -> dict[str, Any]:
@@ -74,6 +83,7 @@ def name_of(job: Job) -> str:
     return job.submission.job_id or job.run.key
 
 
+_MOST_TOLD = 100
 _BATCH = "_batch.out"
 _TASK = "_log.out"
 _LINES = 15

@@ -110,6 +110,11 @@ class JobOptions:
     spares: Annotated[int | None, Option("K",
         "Spare nodes, which replace failed ones when the job restarts.",
         "1", "CountOrZero")] = None
+    on_end: Annotated[Sequence[str], Option("WAY", "Whom to tell that the job has ended: 'mail "
+        "ADDRESS', 'slack NAME', 'webhook NAME' or 'run COMMAND'; repeatable.",
+        "[mail me@example.org]", "Notifications")] = ()
+    on_failure: Annotated[Sequence[str], Option("WAY", "The same, only of a job that failed; "
+        "repeatable.", "[slack ~/.slack-url]", "Notifications")] = ()
     image: Annotated[str | None, Option("NAME", "Image to run in.",
         "clusterkit/torch:cuda", panel="Container")] = None
     container: Annotated[str | None, Option("RUNTIME",
@@ -244,6 +249,8 @@ class JobSpec:
     sync: str | None = None
     """The folder to send to nodes that share no file system with this machine; an absolute path."""
     sync_limit_mib: int = SYNC_LIMIT_MIB
+    on_end: tuple[str, ...] = ()
+    on_failure: tuple[str, ...] = ()
 
     @property
     def name_of_script(self) -> str:

@@ -95,6 +95,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         spare_names=names[most:],
         deepspeed_preset=job.deepspeed_preset,
         sync=sync,
+        on_end=job.on_end or cluster.on_end,
+        on_failure=job.on_failure or cluster.on_failure,
     )
 
 

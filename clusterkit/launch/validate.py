@@ -12,6 +12,7 @@ from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, RequeueOn
+from clusterkit.core.notification import FORMS, parse_way
 from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
@@ -41,6 +42,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_environment(job, cluster),
         *_check_container(job, cluster, workdir),
         *_check_restarts(job, cluster),
+        *_check_notifications(job),
     ]
     preset = job.deepspeed_preset
     if preset is not None and framework.name != "deepspeed":
@@ -128,6 +130,16 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
         yield problem("spares-elastic", job)
     elif not job.requeue:
         yield problem("spares-no-restart", job)
+
+
+def _check_notifications(job: JobSpec) -> Iterator[Problem]:
+    for key in ("on_end", "on_failure"):
+        for text in getattr(job, key):
+            try:
+                parse_way(text)
+            except ValueError as error:
+                flag = f"--{key.replace('_', '-')}"
+                yield problem("notification", flag=flag, error=error, forms=FORMS, key=key)
 
 
 def nodes_in_words(nodes: int, spares: int) -> str:

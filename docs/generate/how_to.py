@@ -17,7 +17,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "platforms",
         "write-a-check",
     ),
-    "Jobs": ("frameworks", "sweeps", "requeue", "elastic", "python", "ci"),
+    "Jobs": ("frameworks", "sweeps", "requeue", "notify", "elastic", "python", "ci"),
     "Frameworks": (
         "mpi",
         "tensorflow",

@@ -32,7 +32,7 @@ from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text import cut, some_of, table
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.document import document_of, full_document_of, name_of, notified
 from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe import prometheus as metrics
@@ -198,6 +198,8 @@ def _describe(job: Job) -> None:
             console.say(f"  attempt {attempt.attempt + 1} of at most {submission.requeue + 1}")
         for line in endings(attempt.nodes):
             console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
+    for line in notified(job.run) or ():
+        console.say(f"  told       {line}")
     if job.status.state is JobState.UNKNOWN:
         again = "looks again until it is known" + (
             "; do not submit it again" * (not submission.job_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,10 @@ from clusterkit.core.ports import HeldPort, hold_port
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local.executor import job_id_of
 from clusterkit.executors.node.identity import Allocation, visible_gpus
+from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import ProcessId
 
 
@@ -119,7 +121,13 @@ def main(arguments: list[str]) -> int:
             break
         layout = layout.restarted(attempt + 1)
     files.write_json(run.ended, end)
+    _tell(run, submission, end)
     return 0
+
+
+def _tell(run: RunFolder, submission: Submission, end: Mapping[str, Any]) -> None:
+    told = {key: end[key] for key in ("state", "reason", "exit_code", "attempt")}
+    notify(run, submission, Ending(node=socket.gethostname(), **told), run.log(0))
 
 
 def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:

@@ -62,7 +62,15 @@ def _require_own(run: RunFolder) -> None:
         UserError: that is so; says what it is, and whose.
     """
     pickles = sorted(run.submitit.glob("*.pkl"))
-    paths = (run.path, run.script, run.submission, run.secrets, run.node_checks, run.submitit)
+    paths = (
+        run.path,
+        run.plan,
+        run.script,
+        run.submission,
+        run.secrets,
+        run.node_checks,
+        run.submitit,
+    )
     for path in (*paths, *pickles):
         ownership.require_own(path, use="run this job", hint="submit it again")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterkit.core import files, reading
-from clusterkit.core.commands import run_command
+from clusterkit.core.commands import filled_in, run_command
 from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.records import object_of, text_of, texts_of
@@ -27,8 +26,6 @@ _READING_S = 20.0
 """It takes 0.6 s on an idle machine."""
 _DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json")
 _DRAIN_S = 30.0
-_FIELD = re.compile(r"\{(node|reason)\}")
-"""What is filled into the words of `drain_command`."""
 _BEFORE, _AFTER = "before the start", "after the failure"
 
 
@@ -125,15 +122,13 @@ def with_cause(
 def drain(run: RunFolder, me: Identity, why: str) -> str | None:
     """Run the site's command that takes this node out of service; return how that went.
 
-    None where there is none. Words are filled in one by one, and no shell reads them: `why` may
-    hold anything.
+    None where there is none.
     """
     words = texts_of(object_of(files.read_json(run.plan) or {}, "cluster"), "drain_command")
     if not words:
         return None
     values = {"node": me.name, "reason": cut(" ".join(why.split()), _LONGEST)}
-    filled = [_FIELD.sub(lambda name: values[name[1]], word) for word in words]
-    answer = run_command(filled, timeout_s=_DRAIN_S)
+    answer = run_command(filled_in(words, values), timeout_s=_DRAIN_S)
     ended = "drained" if answer.ok else f"drain_command failed: {cut(answer.complaint, _LONGEST)}"
     with suppress(UserError):
         files.append_line(run.log(me.rank), f"clusterkit: {me.name}: {ended}")

@@ -17,6 +17,7 @@ from clusterkit.core.model import NodeResult, RequeueOn, Runtime
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
+from clusterkit.executors.node.ending import tell_on_slurm
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.health import drain, why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
@@ -107,6 +108,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         _take_out(run, me, submission, result)
     if submission is not None and may_requeue(submission, me):
         _give_back(run, me, submission, result)
+    if submission is not None and submission.kind.scheduled:
+        tell_on_slurm(run, me, submission, result)
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result

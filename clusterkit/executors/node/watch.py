@@ -352,14 +352,25 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
 
 
 _TAKEN = re.compile(r"\bPreemptTime=\d")
+_CANCELLED = re.compile(r"\bJobState=CANCELLED\b")
 _QUERY_TIMEOUT_S = 3.0
 """For Slurm's answer: the time until it kills the job is running."""
 
 
 def is_preempted() -> bool:
     """Return whether `scontrol show job` names a time at which this job was preempted."""
+    return _TAKEN.search(_shown()) is not None
+
+
+def is_cancelled() -> bool:
+    """Return whether `scontrol show job` says that somebody has cancelled this job."""
+    return _CANCELLED.search(_shown()) is not None
+
+
+def _shown() -> str:
+    """Return what Slurm tells of this job; nothing where there is none, or no answer."""
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
-        return False
+        return ""
     answer = run_command(["scontrol", "show", "job", "-o", job_id], timeout_s=_QUERY_TIMEOUT_S)
-    return answer.code == 0 and _TAKEN.search(answer.output) is not None
+    return answer.output if answer.ok else ""

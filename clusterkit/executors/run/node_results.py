@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,8 @@ from clusterkit.executors.run.runfolder import SCHEMA, RunFolder, Submission, li
 LOST = 255
 """Exit code of a node that has gone; as ssh's own for a connection that broke."""
 
-TOLD_TO_END = frozenset({"terminated", "preempted"})
+TERMINATED = "terminated"
+TOLD_TO_END = frozenset({TERMINATED, "preempted"})
 """Reasons of nodes that the scheduler has ended."""
 
 
@@ -207,6 +208,12 @@ def has_result(run: RunFolder, node_rank: int, attempt: int) -> bool:
     )
 
 
+def count_ended(run: RunFolder, attempt: int) -> int:
+    """Return how many nodes have ended in this attempt."""
+    ends = (f"-attempt-{attempt}.json", f"-attempt-{attempt}.unwritten")
+    return len({Path(name).stem for name in listed(run.nodes) if name.endswith(ends)})
+
+
 def read_results(run: RunFolder, attempt: int | None = None) -> Results:
     """Return the results of an attempt, or of the latest that any node reports."""
     matching = [one for one in read_attempts(run) if attempt in {None, one.attempt}]
@@ -359,6 +366,42 @@ def silence_of(results: Iterable[NodeResult]) -> str | None:
         return None
     have, who = ("have", "the nodes") if len(silent) > 1 else ("has", "the node")
     return f"{hostlist.fold(silent)} {have} left no word: clusterkit's worker there, or {who}, died"
+
+
+def how_it_failed(
+    results: Sequence[NodeResult], failure: NodeResult | None, *, cancelled: bool
+) -> tuple[JobState, str | None] | None:
+    """Return the state in which an attempt has not ended well, and why; None where no node says so.
+
+    `failure` is the first one.
+    """
+    if failure is not None:
+        return JobState.FAILED, failure_text(failure)
+    if cancelled:
+        return JobState.CANCELLED, None
+    failed = [result for result in results if result.exit_code]
+    if not failed:
+        return None
+    return why_told_to_end(results) or (JobState.FAILED, failure_text(failed[0]))
+
+
+def why_told_to_end(results: Iterable[NodeResult]) -> tuple[JobState, str | None] | None:
+    """Return what the reasons of those that failed come to; None where they tell no more."""
+    there = list(results)
+    reasons = {result.reason for result in there if result.exit_code}
+    if reasons == {"timeout"}:
+        return JobState.TIMEOUT, None
+    if "preempted" in reasons and reasons <= TOLD_TO_END:  # not all may have heard why
+        return JobState.PREEMPTED, None
+    if reasons == {TERMINATED}:  # the exit code of a rank that obeys is no cause
+        return JobState.FAILED, silence_of(there) or "it was told to end (SIGTERM)"
+    return None
+
+
+def first_exit_code(results: Iterable[NodeResult], failure: NodeResult | None) -> int | None:
+    """Return the exit code of the first failure, or of the node that failed first."""
+    failed = [failure] if failure is not None else [one for one in results if one.exit_code]
+    return min(failed, key=lambda one: one.ended_at).exit_code if failed else None
 
 
 def lost(node_rank: int, node: str, reason: str, *, among: Iterable[str] = ()) -> NodeResult:

@@ -106,6 +106,8 @@ class RunFolder:
     """Folder of the processes that keep a job's nodes over ssh, one file per node."""
     ends = _Place("ends")
     """Folder of what node agents write last, one file per node."""
+    notified = _Place("notified.json")
+    """Who was told that the job has ended, and how that went; absent where nobody was to be."""
     ended = _Place("ended.json")
     """How a local job ended, in the words of its controller."""
 

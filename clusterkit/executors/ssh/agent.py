@@ -30,6 +30,7 @@ from clusterkit.core.ownership import require_own
 from clusterkit.core.version import __version__
 from clusterkit.executors.base import REQUEUED, scrubbed_environment
 from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.ending import tell_over_ssh
 from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import is_told_to_end
@@ -233,6 +234,8 @@ class _NodeAgent:
                 say(f"clusterkit: {error}")
         finally:
             self.connection.leave()
+        if self.layout.ours:
+            tell_over_ssh(self.run, self.rank, self.peer_state, result, attempt=self.layout.attempt)
 
     def _run(self) -> NodeResult:
         """Run the worker once all nodes are there; return how it ended, as it says or is seen."""

@@ -7,7 +7,7 @@ What its nodes reported counts first, then what the scheduler says. A job that n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,6 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
 _NO_REASON = frozenset({None, "NonZeroExitCode"})
-_TERMINATED = "terminated"
 _BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
 
@@ -181,7 +180,7 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     if slurm.word in _MAY_RETURN and again:
         return JobState.REQUEUED, slurm.word.lower()
     # Who told the nodes to end, scancel or a limit, Slurm will say.
-    known = evidence.cancelled or any(result.reason != _TERMINATED for result in failed)
+    known = evidence.cancelled or any(result.reason != node_results.TERMINATED for result in failed)
     if slurm.word == "COMPLETING" and _complete(evidence) and failed and not again and known:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if slurm.state is JobState.SUCCEEDED and failed:
@@ -200,38 +199,19 @@ def _why_it_failed(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState,
     if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
     # A time limit as well: a node may have left between Slurm's notice and the limit.
-    return _as_nodes_say(evidence.results.nodes) or (JobState.FAILED, slurm.reason)
+    told = node_results.why_told_to_end(evidence.results.nodes)
+    return told or (JobState.FAILED, slurm.reason)
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
-    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    if evidence.first_failure is not None:
-        return JobState.FAILED, node_results.failure_text(evidence.first_failure)
-    if evidence.cancelled:
-        return JobState.CANCELLED, None
-    if failed:
-        failed_as = _as_nodes_say(evidence.results.nodes)
-        return failed_as or (JobState.FAILED, node_results.failure_text(failed[0]))
+    failed_as = node_results.how_it_failed(
+        evidence.results.nodes, evidence.first_failure, cancelled=evidence.cancelled
+    )
+    if failed_as is not None:
+        return failed_as
     count = len(evidence.results.nodes)
     who = executor_for(evidence.submission.kind).absence
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
-
-
-def _as_nodes_say(results: Sequence[NodeResult]) -> tuple[JobState, str | None] | None:
-    """Return what the reasons of those that failed come to; None where they tell no more."""
-    reasons = {result.reason for result in results if result.exit_code != 0}
-    if reasons == {"timeout"}:
-        return JobState.TIMEOUT, None
-    if _taken(reasons):
-        return JobState.PREEMPTED, None
-    if reasons == {_TERMINATED}:  # the exit code of a rank that obeys is no cause
-        return JobState.FAILED, node_results.silence_of(results) or "it was told to end (SIGTERM)"
-    return None
-
-
-def _taken(reasons: Set[str | None]) -> bool:
-    """Tell whether nodes ended because another job got them; not all may have heard why."""
-    return "preempted" in reasons and reasons <= node_results.TOLD_TO_END
 
 
 def _exit_code(evidence: Evidence, state: JobState) -> int | None:
@@ -239,11 +219,9 @@ def _exit_code(evidence: Evidence, state: JobState) -> int | None:
         return 0
     if not state.final:
         return None
-    if evidence.first_failure is not None:
-        return evidence.first_failure.exit_code
-    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    if failed:
-        return min(failed, key=lambda result: result.ended_at).exit_code
+    first = node_results.first_exit_code(evidence.results.nodes, evidence.first_failure)
+    if first is not None:
+        return first
     return (evidence.scheduler.exit_code or None) if evidence.scheduler is not None else None
 
 

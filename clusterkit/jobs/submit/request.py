@@ -242,6 +242,8 @@ def _job_spec(
         "time": values.get("time") and str(values["time"]),
         "env": env,
         "secrets": tuple(values.get("secret", ())),
+        "on_end": tuple(values.get("on_end", ())),
+        "on_failure": tuple(values.get("on_failure", ())),
         "exclude": excluded,
         "sync": sync,
         "sync_limit_mib": values.get("sync_limit", SYNC_LIMIT_MIB),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from clusterkit.config.units import parse_memory, parse_port_range, parse_time_l
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
 from clusterkit.launch.jobfile import JobFile, load_job_file
+from clusterkit.launch.options import JobSpec
+from clusterkit.launch.plan import make_plan
 from tests.helpers.paths import ROOT
 
 PROJECT = """\
@@ -268,6 +271,38 @@ def test_job_file(tmp_path: Path) -> None:
         "set": {"sbatch.nice": "100"},
         "requeue": 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("slak SLACK_URL", "begins with mail, slack, webhook or run, not 'slak'"),
+        ("slack https://hooks.example.org/T0/secret", "what stands after `slack` is no name"),
+        ("webhook https://me:secret@example.org/", "what stands after `webhook` is no address"),
+        ("webhook file:///etc/passwd", "what stands after `webhook` is no address"),
+        ("mail -bp", "what stands after `mail` is no address"),
+        ("mail a@b.org, c@d.org", "what stands after `mail` is no address"),
+        ("run", "no command stands after `run`"),
+        ("run echo 'x", "has an open quote"),
+    ],
+)
+def test_a_notification_that_goes_no_way_is_refused_without_its_secret(
+    tmp_path: Path, text: str, wrong: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(wrong)) as caught:
+        _load(tmp_path, f'clusters: {{a: {{kind: slurm, on_failure: "{text}"}}}}\n')
+    assert "secret" not in caught.value.problems[0].message
+
+
+def test_a_job_tells_whom_it_names_and_else_whom_its_cluster_does(tmp_path: Path) -> None:
+    text = "clusters: {a: {kind: slurm, on_end: mail me, on_failure: [mail you, slack URL]}}\n"
+    spec = _load(tmp_path, text).cluster("a")
+    assert (spec.on_end, spec.on_failure) == (("mail me",), ("mail you", "slack URL"))
+    job = JobSpec(framework="env", script="x.sh", on_failure=("run true",))
+    plan = make_plan(job, spec, workdir="/tmp")
+    assert (plan.on_end, plan.on_failure) == (("mail me",), ("run true",))
+    with pytest.raises(UserError, match="--on-end: a notification begins with"):
+        make_plan(dataclasses.replace(job, on_end=("me",)), spec, workdir="/tmp")
 
 
 def test_a_command_that_drains_a_node_names_it(tmp_path: Path) -> None:
