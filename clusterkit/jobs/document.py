@@ -41,7 +41,7 @@ def full_document_of(job: Job) -> dict[str, Any]:
         document = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
     attempts = node_results.read_attempts(job.run)
     network = nccl_network.document_of(nccl_network.network_of(job.run))
-    told = {"failure": document, "attempts": attempts, "nccl_network": network}
+    told: dict[str, Any] = {"failure": document, "attempts": attempts, "nccl_network": network}
     told["notified"] = notified(job.run)
     return {**document_of(job), **_owner(job.run), **told}
 
