@@ -218,23 +218,21 @@ class Forward:
         self._told = told
         self._turns = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._place = place
-        self._login = _login(place) if place.job.submission.kind.lists_hosts else None
         try:
             self._listener = socket.create_server(("127.0.0.1", local))
         except OSError as error:
-            self.close()
             raise UserError(
                 f"port {local} of this machine: {error.strerror}",
                 hint=f"take another one here, such as {local + 1}:{port}; 0:{port} takes any",
             ) from error
         self.local: int = self._listener.getsockname()[1]
+        self._login = _login(place) if place.job.submission.kind.lists_hosts else None
 
     def close(self) -> None:
         """Listen no more."""
+        self._listener.close()
         if self._login is not None:
             self._login.close()
-        with suppress(AttributeError):
-            self._listener.close()
 
     def serve(self) -> None:
         """Join each connection with one to the node, until Ctrl-C."""
