@@ -28,6 +28,7 @@ from clusterkit.core.model import (
 from clusterkit.core.version import __version__
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.frameworks.base import preset_text
+from clusterkit.launch.services import Service, service_for, without_image
 from clusterkit.launch.templates import render_template, template_path
 
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
@@ -62,13 +63,18 @@ def check_kinds(only: Sequence[str]) -> tuple[str, ...]:
     return tuple(only or KINDS)
 
 
-def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFile, ...]:
+def render(
+    plan: LaunchPlan, *, only: Iterable[str] = KINDS, service: str | None = None
+) -> tuple[RenderedFile, ...]:
     """Return the files of `plan`; the kinds that it has no file for are left out.
 
+    Those for a managed service are what its nodes run: the node script, and a configuration.
+
     Raises:
-        UserError: a shadowing template is wrong (with its line).
+        UserError: a shadowing template is wrong (with its line), or there is no such service.
     """
-    node = _node(plan)
+    known = service_for(service, plan) if service is not None else None
+    node = _node(without_image(plan) if known else plan, service=known)
     makers = {
         "sbatch": lambda: _sbatch(plan, node.text),
         "node": lambda: [node],
@@ -76,7 +82,7 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
         "compose": lambda: _compose(plan),
         "config": lambda: _config(plan),
     }
-    selected = set(only)
+    selected = set(only) & {"node", "config"} if known else set(only)
     return tuple(file for kind in KINDS if kind in selected for file in makers[kind]())
 
 
@@ -97,13 +103,16 @@ def write_files(rendered: Sequence[RenderedFile], folder: Path) -> Iterator[Path
         yield path
 
 
-def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
+def _node(
+    plan: LaunchPlan, *, name: str = "node.sh", service: Service | None = None
+) -> RenderedFile:
     container = plan.container
     inside = _INSIDE if container else ()
     parts = ("common.sh", *_PARTS[container.runtime]) if container else ()
     text = _render(
         "node/node.sh.j2",
         plan,
+        service=service,
         argv=plan.command.argv,
         env=_environment(plan),
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),

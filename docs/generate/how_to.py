@@ -15,6 +15,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "topology",
         "nccl-environment",
         "platforms",
+        "services",
         "write-a-check",
     ),
     "Jobs": ("frameworks", "sweeps", "requeue", "notify", "elastic", "python", "ci"),

@@ -35,6 +35,7 @@ def render(
     options: Mapping[str, Any],
     output: Path = Path("rendered"),
     only: list[str] | None = None,
+    service: str | None = None,
     stdout: bool = False,
     diff: bool = False,
     json: JsonFlag = False,
@@ -50,9 +51,10 @@ def render(
     request = request_of(options, verb="render")
     sweep = request.sweep()
     if sweep is not None:
-        if stdout or diff:
+        if stdout or diff or service:
+            flag = "--stdout" if stdout else "--diff" if diff else "--for"
             raise UserError(
-                f"{'--stdout' if stdout else '--diff'} is for one job, and this is an array",
+                f"{flag} is for one job, and this is an array",
                 hint="--output DIR writes each job into a folder of its own",
             )
         plans = request.plans(sweep)
@@ -61,9 +63,10 @@ def render(
         return
     plan = request.plan()
     warn_of_script(plan)
-    if plan.script_kind.is_file and not (Path(plan.workdir) / plan.script).is_file():
+    here = service is None and plan.script_kind.is_file
+    if here and not (Path(plan.workdir) / plan.script).is_file():
         console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
-    rendered = render_files(plan, only=kinds)
+    rendered = render_files(plan, only=kinds, service=service)
     if diff:
         _diff(rendered, output, as_json=json)
     elif json:
