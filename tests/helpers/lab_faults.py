@@ -74,6 +74,34 @@ def gpus(lab: Lab, folder: Path, **kinds: str) -> Iterator[Path]:
 
 
 @contextmanager
+def rdma(lab: Lab, host: str, devices: Path) -> Iterator[None]:
+    """Give one host the RDMA devices whose files are below a folder."""
+    script = """
+        mkdir -p "$1/real" && mount --rbind /sys/class "$1/real" && mount -t tmpfs own /sys/class
+        for class in "$1"/real/*; do
+            mkdir "/sys/class/${class##*/}" && mount --bind "$class" "/sys/class/${class##*/}"
+        done
+        mkdir -p /sys/class/infiniband && mount --bind "$2" /sys/class/infiniband
+    """
+    place = lab.layout.host_dir(host) / "classes"
+    try:
+        lab.run(host, ["sh", "-ec", script, "sh", str(place), str(devices)], check=True)
+        yield
+    finally:
+        for mount in ("/sys/class", str(place / "real")):
+            lab.run(host, ["umount", "--recursive", "--lazy", mount], cwd="/", check=True)
+
+
+@contextmanager
+def programs(lab: Lab, folder: Path, *hosts: str) -> Iterator[None]:
+    """Give hosts the programs of a folder, beside their own."""
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.enter_context(mounted(lab, host, "--bind", str(folder), _GPU_FOLDER))
+        yield
+
+
+@contextmanager
 def metadata_service(lab: Lab, host: str, folder: Path) -> Iterator[None]:
     """Have one host see the files below a folder at the address of a cloud's metadata service."""
     address = "169.254.169.254"

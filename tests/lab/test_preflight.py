@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from tests.helpers.lab_faults import (
     hosts_file,
     interface,
     mounted,
+    programs,
+    rdma,
     resume,
     shaped,
     sshd_changed,
@@ -43,6 +45,7 @@ from tests.helpers.lab_faults import (
     wait_for_state,
 )
 from tests.lab import Lab
+from tests.unit.preflight.test_probe_rdma import device, port_files
 
 pytestmark = pytest.mark.lab
 
@@ -150,6 +153,18 @@ class Fault:
     """What is true of the practice cluster itself, through srun."""
 
 
+@contextmanager
+def port_down(lab: Lab, folder: Path) -> Iterator[None]:
+    """Give all nodes an InfiniBand device, whose port is down on n3."""
+    with ExitStack() as stack:
+        for node in lab.nodes:
+            state = {"state": "1: DOWN", "phys_state": "3: Disabled"} if node == "n3" else {}
+            devices = folder / f"rdma-{node}"
+            device(devices, "mlx5_0", {"hca_type": "MT4129", **port_files(**state)})
+            stack.enter_context(rdma(lab, node, devices))
+        yield
+
+
 FAULTS = {
     "hosts-entry": Fault(
         make=lambda lab, tmp: hosts_file(lab, "n2", "10.77.0.3 n3", "10.77.0.99 n3", tmp),
@@ -205,6 +220,12 @@ FAULTS = {
             "FS005": ("fail", "{runs} is full"),
         },
     ),
+    "port": Fault(
+        node="n3",
+        make=port_down,
+        found={"IB002": ("fail", "mlx5_0/1 is down")},
+        words=("--select", "IB"),  # how much memory may be locked is this machine's own
+    ),
     "interface": Fault(
         make=lambda lab, _: interface(lab, "ib0", "n1", "n3"),
         found={"NCCL003": ("fail", "NCCL_SOCKET_IFNAME=ib0: no interface ib0")},
@@ -219,6 +240,7 @@ AT_ONCE = (
     ("gpu",),
     ("no-gpu", "interface"),
     ("full-disk",),
+    ("port",),
 )
 """Faults that last at the same time, on hosts of their own."""
 
@@ -246,6 +268,20 @@ def test_a_fault_is_named_with_its_node_and_nothing_else(
     names_unfit(by_ssh, *(fault.node for fault in made))
     names_unfit(through_srun, *(fault.node for fault in made))
     assert list(runs.iterdir()) == []  # the file that all nodes looked for is gone
+
+
+def test_a_node_without_what_runs_containers_is_named_through_srun(desk: Desk) -> None:
+    config = desk.folder / "clusterkit.yaml"
+    runtime = "kind: slurm, container_runtime: apptainer,"
+    config.write_text(config.read_text().replace("kind: slurm,", runtime))
+    tools = desk.folder / "tools"
+    tools.mkdir()
+    (tools / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.3.4\n")
+    (tools / "apptainer").chmod(0o755)
+    with programs(desk.lab, tools, "n1", "n3"):
+        document = preflight(desk, *VIAS["srun"], "--select", "ENV")
+    assert faults(document) == {"ENV001": ("fail", ["n2"], "apptainer is not installed")}
+    names_unfit(document, "n2")
 
 
 @pytest.mark.parametrize("via", VIAS)
