@@ -65,6 +65,43 @@ for step in range(before + 1, options.steps + 1):
 """
 """Says what examples/train_ddp.py says of starts and steps, and goes on where it was."""
 
+IN_TORCH = """
+import os, sys, time
+import torch
+
+if "HOROVOD_RANK" in os.environ:
+    import horovod.torch as hvd
+    hvd.init()
+    rank, world, leave = hvd.rank(), hvd.size(), hvd.shutdown
+    total = lambda tensor: hvd.allreduce(tensor, op=hvd.Sum)
+else:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, world, leave = dist.get_rank(), dist.get_world_size(), dist.destroy_process_group
+    total = lambda tensor: dist.all_reduce(tensor) or tensor
+"""
+"""Joins the other ranks, under any launcher, without what only training imports."""
+ADDS = (
+    IN_TORCH
+    + """
+number = total(torch.tensor([float(rank)])).item()
+if rank == 0:
+    print(f"world size {world}, sum {number:.0f}", flush=True)
+total(torch.ones(1))  # another may still be using this rank's sockets
+leave()
+"""
+)
+DIES_IN_TORCH = (
+    IN_TORCH
+    + """
+while True:
+    total(torch.ones(1))
+    if rank == 3:
+        break
+"""
+    + FAILS
+)
+
 MEETS = """
 import json, os, socket, time
 
@@ -93,6 +130,23 @@ else:
 """
 """Rank 0 listens where all are told that it does, and prints who has come from where."""
 
+_IN_TURN = """
+import os, runpy, sys
+import deepspeed, torch._dynamo, torch.distributed.fsdp
+
+port = int(os.environ["MASTER_PORT"])
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+for number, words in enumerate({commands!r}, 1):
+    if not (child := os.fork()):
+        os.environ["MASTER_PORT"] = str(port + number)
+        sys.path.insert(0, os.path.dirname(words[0]))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{{words}} failed")
+"""
+
 _SLOWLY = """
 import runpy, sys, time
 from pathlib import Path
@@ -103,6 +157,14 @@ script = Path({script!r})
 sys.path.insert(0, str(script.parent))
 runpy.run_path(str(script), run_name="__main__")
 """
+
+
+def in_turn(*commands: tuple[str, ...]) -> str:
+    """Return a script that runs others for torchrun, one after the other, and imports once.
+
+    Each is a process of its own on every rank, and meets the others at a port of its own.
+    """
+    return _IN_TURN.format(commands=[list(words) for words in commands])
 
 
 def slowly(script: Path, *, pause_s: float = 0.05) -> str:

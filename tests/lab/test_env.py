@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
-from tests.lab.test_jobs import DIES, SLEEP, leftovers, wait_for_output
+from tests.lab.test_jobs import SLEEP, leftovers, wait_for_output
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -97,7 +97,8 @@ def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) 
 def test_the_rank_that_fails_first_is_named(
     desk: Desk, cluster: str, how: str, ending: str
 ) -> None:
-    script = desk.write("dies.py", DIES if how == "raise" else lab_scripts.DIES)
+    dies = lab_scripts.DIES_IN_TORCH if how == "raise" else lab_scripts.DIES
+    script = desk.write("dies.py", dies)
     done = desk.clusterkit("submit", "--wait", "--json", "--cluster", cluster, *THREE, script, how)
     assert done.returncode == 1
     assert json.loads(done.stdout)["reason"] == f"n2: rank 3 {ending}"

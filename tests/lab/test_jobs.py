@@ -24,25 +24,6 @@ with open(f"rank-{rank}.json", "w") as out:
     json.dump({"argv": sys.argv[1:], "env": dict(os.environ)}, out)
 print("told by", rank)
 """
-DIES = (
-    """
-import os, sys, time
-import torch
-if "HOROVOD_RANK" in os.environ:
-    import horovod.torch as hvd
-    hvd.init()
-    rank, meet = hvd.rank(), lambda: hvd.allreduce(torch.ones(1))
-else:
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    rank, meet = dist.get_rank(), dist.barrier
-while True:
-    meet()
-    if rank == 3:
-        break
-"""
-    + lab_scripts.FAILS
-)
 SLEEP = """
 import os, time
 print("asleep", flush=True)
@@ -139,7 +120,7 @@ def test_the_rank_that_fails_first_is_named_with_its_last_words(
     desk: Desk, cluster: str, framework: str, how: str
 ) -> None:
     in_torch = framework == "horovod" or how == "kill"  # each framework once
-    script = desk.write("dies.py", DIES if in_torch else lab_scripts.DIES)
+    script = desk.write("dies.py", lab_scripts.DIES_IN_TORCH if in_torch else lab_scripts.DIES)
     words = ("--cluster", cluster, "--framework", framework, *THREE)
     started = time.monotonic()
     done = desk.clusterkit("submit", "--wait", "--json", *words, script, how)

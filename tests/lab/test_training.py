@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.healthy import assert_healthy
 
@@ -22,15 +23,18 @@ STEPS = "20"
 
 JOBS = {
     "ddp": ("torchrun", "train_ddp.py", ()),
-    "fsdp": ("torchrun", "train_fsdp.py", ()),
-    "tp-fsdp": ("torchrun", "train_tp_fsdp.py", ("--tp", "2")),
-    "zero1": ("deepspeed", "train_deepspeed.py", ("--zero", "1")),
     "zero2": ("deepspeed", "train_deepspeed.py", ("--zero", "2")),
-    "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
     "horovod": ("horovod", "train_horovod.py", ()),
     "env": ("env", "train_ddp.py", ()),
     "trainer": ("accelerate", "train_trainer.py", ()),
 }
+STRATEGIES = {
+    "fsdp": ("train_fsdp.py",),
+    "tp-fsdp": ("train_tp_fsdp.py", "--tp", "2"),
+    "deepspeed ZeRO-1": ("train_deepspeed.py", "--zero", "1"),
+    "deepspeed ZeRO-3": ("train_deepspeed.py", "--zero", "3"),
+}
+"""Other examples, by what they say of themselves: how they are started is that of the jobs."""
 
 
 def losses(output: str) -> tuple[float, float]:
@@ -40,38 +44,61 @@ def losses(output: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
-@pytest.mark.parametrize(
-    ("cluster", "job"),
-    [
-        *(("lab", job) for job in JOBS),
-        ("rack", "ddp"),
-        ("rack", "zero2"),
-        ("rack", "horovod"),
-        ("rack", "env"),
-        ("rack", "trainer"),
-    ],
-)
-def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
-    framework, script, args = JOBS[job]
-    # Two ranks on a node once for each launcher; the sharding of a strategy is that of three.
-    slots = 1 if cluster == "rack" or job in {"fsdp", "zero1", "zero3"} else 2
-    where = ("--cluster", cluster, "--nodes", "3", "--gpus-per-node", str(slots))
-    words = ("--framework", framework, str(EXAMPLES / script), "--steps", STEPS, *args)
-    done = desk.clusterkit("submit", "--wait", "--json", *where, *words)
+def output_of(desk: Desk, framework: str, *words: str) -> str:
+    """Run a job that succeeds on three nodes, and return what it printed; no rule finds fault."""
+    words = ("--framework", framework, "--nodes", "3", *words)
+    done = desk.clusterkit("submit", "--wait", "--json", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert (document["state"], document["exit_code"]) == ("succeeded", 0)
-    output = desk.clusterkit("logs", document["job_id"]).stdout
+    assert_healthy(document["run_dir"])
+    return desk.clusterkit("logs", document["job_id"]).stdout
+
+
+@pytest.mark.parametrize(("cluster", "job"), [*(("lab", job) for job in JOBS), ("rack", "ddp")])
+def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
+    framework, script, args = JOBS[job]
+    slots = 1 if cluster == "rack" else 2
+    words = ("--cluster", cluster, "--gpus-per-node", str(slots))
+    output = output_of(desk, framework, *words, str(EXAMPLES / script), "--steps", STEPS, *args)
     assert f"world size {3 * slots}" in output
     first, last = losses(output)
     assert last < 0.6 * first
-    assert_healthy(document["run_dir"])
+
+
+def test_every_other_strategy_trains_on_three_nodes(desk: Desk) -> None:
+    commands = [
+        (str(EXAMPLES / script), "--steps", STEPS, *args) for script, *args in STRATEGIES.values()
+    ]
+    script = desk.write("strategies.py", lab_scripts.in_turn(*commands))
+    _, *parts = output_of(desk, "torchrun", script).split("start: framework ")
+    assert [part.partition(",")[0] for part in parts] == list(STRATEGIES)
+    for part in parts:
+        assert "world size 6" in part
+        first, last = losses(part)
+        assert last < 0.6 * first, part
+
+
+@pytest.mark.parametrize(
+    ("cluster", "framework"),
+    [
+        *(("rack", framework) for framework in ("accelerate", "deepspeed", "env", "horovod")),
+        *(("here", framework) for framework in ("accelerate", "horovod")),
+    ],
+)
+def test_ranks_add_their_numbers(cluster: str, framework: str, desk: Desk) -> None:
+    with (desk.folder / "clusterkit.yaml").open("a") as config:
+        config.write(f"  here: {{kind: local, python: {sys.executable}, run_dir: runs}}\n")
+    script = desk.write("adds.py", lab_scripts.ADDS)
+    words = ("--cluster", cluster, "--gpus-per-node", "1", script)
+    assert "world size 3, sum 3" in output_of(desk, framework, *words)
 
 
 @pytest.mark.parametrize("job", ["ddp", "zero2", "horovod"])
-def test_the_rendered_sbatch_script_trains_without_clusterkit(job: str, desk: Desk) -> None:
-    framework, script, args = JOBS[job]
-    words = ("--framework", framework, "--nodes", "3", str(EXAMPLES / script), "--steps", "10")
+def test_the_rendered_sbatch_script_runs_without_clusterkit(job: str, desk: Desk) -> None:
+    framework, example, args = JOBS[job]
+    script = str(EXAMPLES / example) if job == "ddp" else desk.write("adds.py", lab_scripts.ADDS)
+    words = ("--framework", framework, "--nodes", "3", script, "--steps", "10")
     rendered = desk.clusterkit("render", "--only", "sbatch", "--output", ".", *words, *args)
     assert rendered.returncode == 0, rendered.stderr
     trap = desk.folder / "no-clusterkit"
@@ -86,18 +113,21 @@ def test_the_rendered_sbatch_script_trains_without_clusterkit(job: str, desk: De
     )
     output = (desk.folder / "by-hand.out").read_text()
     assert done.returncode == 0, output
-    first, last = losses(output)
-    assert last < first
+    if job == "ddp":
+        first, last = losses(output)
+        assert last < first
+    else:
+        assert "world size 6, sum 15" in output
 
 
 def test_four_slots_on_two_nodes_hold_six_horovod_ranks(desk: Desk) -> None:
     # Horovod's own launcher would start eight.
     words = ("--framework", "horovod", "--nodes", "2", "--gpus-per-node", "4", "--processes", "6")
-    script = (str(EXAMPLES / "train_horovod.py"), "--steps", "5")
-    done = desk.clusterkit("submit", "--wait", "--json", *words, *script)
+    script = desk.write("adds.py", lab_scripts.ADDS)
+    done = desk.clusterkit("submit", "--wait", "--json", *words, script)
     assert done.returncode == 0, done.stdout + done.stderr
     output = desk.clusterkit("logs", json.loads(done.stdout)["job_id"]).stdout
-    assert "world size 6" in output
+    assert "world size 6, sum 15" in output
 
 
 RPC = """
@@ -131,14 +161,14 @@ def test_horovodrun_over_ssh_by_hand(desk: Desk) -> None:
     done = desk.lab.run(
         "head",
         [str(binaries / "horovodrun"), "--gloo", "-np", "6", "--hostfile", "hostfile",
-         "--network-interfaces", "eth0", sys.executable, str(EXAMPLES / "train_horovod.py"),
-         "--steps", "5"],
+         "--network-interfaces", "eth0", sys.executable,
+         desk.write("adds.py", lab_scripts.ADDS)],
         cwd=desk.folder,
         env={"OMP_NUM_THREADS": "1"},
         timeout_s=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "world size 6" in done.stdout
+    assert "world size 6, sum 15" in done.stdout
 
 
 # torchrun's ranks share a pipe and buffer nothing: a line of several writes is torn by another's.
