@@ -31,9 +31,6 @@ PYTEST ?= -q --durations=25
 # what needs nothing but the practice cluster, and what of it `make test` runs
 HERE := not docker and not frameworks and not gpu
 FIRST := $(HERE) and (smoke or not lab and not train)
-# A job that a busy machine starved gets a second try, and the summary names it. Goes when ten runs in a
-# row were green without: on 2026-11-27 two tests of 7,454 failed in one of two.
-AGAIN := --reruns 1 -raR
 
 .PHONY: help
 help: ## List the targets
@@ -49,7 +46,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 .PHONY: test
 test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/mechanisms.tsv)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
-	pytest -n 5 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
+	pytest -n 5 $(PYTEST) -m '$(FIRST)' tests
 
 # Each process of the tests reads all of them: what pytest makes of them is kept, and made while mypy
 # leaves a processor free.
@@ -66,11 +63,11 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
 	@$(MAKE) --no-print-directory -j2 test-faults images || { tail $(VENV)/images.log; exit 1; }
-	pytest $(PYTEST) $(AGAIN) -m docker tests
+	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
-	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(HERE) and not ($(FIRST))' tests
+	pytest -n 3 $(PYTEST) -m '$(HERE) and not ($(FIRST))' tests
 
 .PHONY: images
 images: $(VENV)/test.done
@@ -78,7 +75,7 @@ images: $(VENV)/test.done
 
 .PHONY: test-docker
 test-docker: images ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) $(AGAIN) -m docker tests
+	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI

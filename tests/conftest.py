@@ -84,13 +84,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require(*mark.args)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were tried again, of which a second try that passes says nothing."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"tried again: {report.nodeid}")
-        terminalreporter.line(report.longreprtext[-3000:])
-
-
 def _outlive(_number: int, _frame: object) -> None:
     """Do nothing about a signal."""
 
