@@ -228,6 +228,7 @@ class ClusterSpec:
     # Checks of nodes
     preflight: str = "auto"
     drain_command: tuple[str, ...] = ()
+    price: float | None = None
     # Whom to tell of the end of a job
     on_end: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "lint-env": ("lint-env", f"{DATA}/train.sbatch"),
     "preflight": ("preflight", "--replay", f"{DATA}/rack"),
     "render": ("render", *_JOB),
+    "report": ("report",),
     "submit --dry-run": ("submit", "--dry-run", *_JOB),
     "top": ("top", "--cluster", "local", "--once"),
     "topo": ("topo", f"{DATA}/topo.txt"),

@@ -18,7 +18,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "services",
         "write-a-check",
     ),
-    "Jobs": ("frameworks", "sweeps", "requeue", "notify", "elastic", "python", "ci"),
+    "Jobs": ("frameworks", "sweeps", "requeue", "notify", "report", "elastic", "python", "ci"),
     "Frameworks": (
         "mpi",
         "tensorflow",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -45,10 +46,13 @@ def status(
     cluster: str | None = None,
     limit: int = 20,
     prometheus: Path | None = None,
+    usage: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
     selected = _states(state)
+    if usage and (job is None or is_array(job)):
+        raise UserError("--usage is of one JOB", hint="of many: clusterkit report")
     if job is None:
         _list(limit, selected, cluster, as_json=json, prometheus=prometheus)
         return
@@ -67,11 +71,22 @@ def status(
     found = load_job(run_named(job))
     note_owner(found.run)
     if json:
-        console.json_document(full_document_of(found))
+        console.json_document({**full_document_of(found), **(_usage(found) if usage else {})})
     else:
         _describe(found)
+        if usage:
+            from clusterkit.cli.jobs.report import usage_here, usage_lines
+
+            console.say(*usage_lines(usage_here(found)))
     if found.status.state not in UNDER_WAY:
         raise typer.Exit(exit_code_of(found))
+
+
+def _usage(job: Job) -> dict[str, Any]:
+    from clusterkit.cli.jobs.report import usage_here
+    from clusterkit.observe.account import document_of as document_of_usage
+
+    return {"usage": document_of_usage(usage_here(job))}
 
 
 def _states(text: str | None) -> frozenset[JobState]:
