@@ -10,9 +10,21 @@ import nbclient
 import nbformat
 import pytest
 
+from clusterkit.core.distribution import wheel_name
+from clusterkit.core.version import __version__
+from clusterkit.transport.sync.wheel import pack_wheel
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 
+INSTALLED = {
+    "PIP_TARGET": "{site}",
+    "PYTHONPATH": "{site}",
+    "PIP_NO_DEPS": "1",  # what it needs is there
+    "PIP_NO_INDEX": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+"""Where the notebook installs the wheel, and takes it from, whatever else is installed."""
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 
 
@@ -29,13 +41,19 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     (tmp_path / "desk").mkdir()
+    (tmp_path / "desk" / wheel_name(__version__)).write_bytes(pack_wheel())
+    (tmp_path / "site").mkdir()
+    for name, value in INSTALLED.items():
+        monkeypatch.setenv(name, value.format(site=tmp_path / "site"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     where = {"metadata": {"path": str(tmp_path / "desk")}}
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
     shown = [said(cell) for cell in notebook.cells if cell.cell_type == "code"]
     everything = "\n".join(shown)
-    assert "zero1" in shown[1] or "fsdp" in shown[1]
-    assert "1 node usable" in shown[2]
+    assert (tmp_path / "site" / "clusterkit" / "_data" / "templates").is_dir()
+    assert str(tmp_path / "site") in shown[1]
+    assert "zero1" in shown[2] or "fsdp" in shown[2]
+    assert "1 node usable" in shown[3]
     assert "world size 2" in everything
     assert "step 60 loss 0.0" in everything
     assert "'succeeded'" in shown
