@@ -386,6 +386,7 @@ class LaunchPlan:
     time_limit_s: int | None
     container: ContainerPlan | None
     requeue: int
+    restarts: int = 0
     requeue_on: RequeueOn = RequeueOn.HARDWARE
     spares: int = 0
     """How many nodes there are beyond those that the job uses, for those that fail."""

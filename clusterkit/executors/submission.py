@@ -248,6 +248,7 @@ def _prepare(
         time_limit_s=plan.time_limit_s,
         notice_s=plan.notice_s,
         requeue=plan.requeue,
+        restarts=plan.restarts,
         requeue_on=plan.requeue_on,
         notices=plan.cluster.platform != NO_PLATFORM,
         resumes=plan.cluster.plain_srun_args != plan.cluster.srun_args,

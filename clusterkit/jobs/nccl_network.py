@@ -115,8 +115,8 @@ def network_of(run: RunFolder) -> Network | None:
     if reading.size_of(path) > HEAD:
         text += "\n" + reading.read_end(path, _TAIL).decode(errors="replace")
         submission = read_submission(run)
-        may_be_older = submission is not None and submission.requeue and listed(run.failures)
-        if may_be_older and _RESTART not in text:
+        again = submission is not None and submission.most_attempts > 1
+        if again and listed(run.failures) and _RESTART not in text:
             return None
     told.take(text)
     return told.network(run)

@@ -104,6 +104,9 @@ class JobOptions:
     requeue: Annotated[int | None, Option("N",
         "Maximum restarts after the time limit, preemption, or a lost or faulty node.",
         "3", "CountOrZero")] = None
+    restarts: Annotated[int | None, Option("N",
+        "Maximum restarts after a failure on the nodes that the job has, without a queue.",
+        "3", "CountOrZero")] = None
     requeue_on: Annotated[str | None, Option("hardware|failure",
         "Failures of the script to restart after: those of hardware (default), or any.",
         "failure", "Failures")] = None
@@ -242,6 +245,7 @@ class JobSpec:
     mounts: tuple[str, ...] = ()
     """What the container sees beside the cluster's mounts, `SOURCE:TARGET[:ro]`."""
     requeue: int = 0
+    restarts: int = 0
     requeue_on: str = RequeueOn.HARDWARE
     spares: int = 0
     """How many more nodes to have at hand, for those that fail."""

@@ -62,8 +62,9 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         processes = command.slot_filter.processes
     if command.processes is not None:
         processes = command.processes
-    if command.once and (container is not None or job.spares):
-        wrong = "container-once" if container is not None else "spares-once"
+    if command.once and (container is not None or job.spares or job.restarts):
+        wrong = "spares-once" if job.spares else "restarts-once"
+        wrong = "container-once" if container is not None else wrong
         raise refused(wrong, job, framework=framework.name)
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), single_launcher=command.once, slots=max(slots)
@@ -90,6 +91,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
+        restarts=job.restarts,
         requeue_on=RequeueOn(job.requeue_on),
         spares=job.spares,
         spare_names=names[most:],

@@ -63,7 +63,7 @@ def sbatch_directives(
         **{key: str(value) for key, value in sites.items() if value},
         "signal": f"USR2@{_notice_s(job, time_limit(job, cluster))}",
         "requeue" if job.requeue else "no-requeue": None,
-        **({"no-kill": None} if job.max_nodes else {}),
+        **({"no-kill": None} if job.max_nodes or job.restarts else {}),
         "open-mode": "append",
         "output": "%x-%j.out",
     }

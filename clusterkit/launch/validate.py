@@ -91,6 +91,7 @@ def _check_sizes(job: JobSpec) -> Iterator[Problem]:
         ("spares", job.spares, MAX_NAMES),
         ("gpus_per_node", max(job.gpus_per_node, default=0), _MOST_SLOTS),
         ("requeue", job.requeue, _MOST_RESTARTS),
+        ("restarts", job.restarts, _MOST_RESTARTS),
     ):
         if value > most:
             flag = f"--{key.replace('_', '-')}"
@@ -113,14 +114,17 @@ def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
 
 
 def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
-    for flag, number in (("requeue", job.requeue), ("spares", job.spares)):
+    again = job.requeue or job.restarts
+    numbers = (("requeue", job.requeue), ("restarts", job.restarts), ("spares", job.spares))
+    for flag, number in numbers:
         if number < 0:
             yield problem("negative", flag=flag, number=number)
+    yield from _check_in_place(job, cluster)
     if job.requeue_on not in [*RequeueOn]:
         yield problem("requeue-on", job, choices=" or ".join(RequeueOn))
     elif job.requeue_on == RequeueOn.FAILURE and job.max_nodes is not None:
         yield problem("requeue-on-elastic", job)
-    elif job.requeue_on == RequeueOn.FAILURE and not job.requeue:
+    elif job.requeue_on == RequeueOn.FAILURE and not again:
         yield problem("requeue-on-no-restart", job)
     if job.spares <= 0:
         return
@@ -128,8 +132,17 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
         yield problem("spares-one-machine", job, cluster)
     elif job.max_nodes is not None:
         yield problem("spares-elastic", job)
-    elif not job.requeue:
+    elif not again:
         yield problem("spares-no-restart", job)
+
+
+def _check_in_place(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    if job.restarts <= 0:
+        return
+    if cluster.kind.shares_machine:
+        yield problem("restarts-one-machine", job, cluster)
+    elif job.max_nodes is not None:
+        yield problem("restarts-elastic", job)
 
 
 def _check_notifications(job: JobSpec) -> Iterator[Problem]:

@@ -178,11 +178,12 @@ def _start_anew(lab: Lab, node: str) -> None:
 
 
 @contextmanager
-def _without_power(cluster: Cluster, run: RunFolder) -> Iterator[None]:
-    cluster.lab.kill_host("n3")
+def _without_power(cluster: Cluster, run: RunFolder, node: str = "n3") -> Iterator[None]:
+    cluster.lab.kill_host(node)
     try:
         yield
-        await_true(lambda: not cluster.left(run, nodes=("n1", "n2")), 90)
+        others = [name for name in cluster.lab.nodes if name != node]
+        await_true(lambda: not cluster.left(run, nodes=others), 90)
     finally:
         cluster.lab.up()
 
@@ -203,6 +204,11 @@ def _power(cluster: Cluster, run: RunFolder) -> None:
 def _power_cycle(cluster: Cluster, run: RunFolder) -> None:
     with _without_power(cluster, run):
         pass
+
+
+def _power_of_the_second(cluster: Cluster, run: RunFolder) -> None:
+    with _without_power(cluster, run, "n2"):
+        cluster.ck("wait", run.run_id, timeout_s=90)
 
 
 def _cancel(cluster: Cluster, run: RunFolder) -> None:
@@ -359,6 +365,24 @@ FAULTS = {
         options={"nodes": 2, "requeue": 1, "spares": 1},
         ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
         within_s=120,
+    ),
+    "restart": Fault(
+        words="a rank is killed (`kill -9`), with `--restarts 1 --requeue-on failure`",
+        strike=_kill_command,
+        body=ONCE,
+        options={"restarts": 1, "requeue_on": "failure"},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=30,
+        unscaled=("slurm", "ssh"),
+    ),
+    "restart-power": Fault(
+        words="a node loses its power, with `--restarts 1 --spares 1`",
+        strike=_power_of_the_second,
+        body=ONCE,
+        options={"nodes": 2, "restarts": 1, "spares": 1},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=45,
+        unscaled=("slurm", "ssh"),
     ),
     "told": Fault(
         words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "torchrun-local": (job(gpus_per_node=(2,)), LOCAL),
     "torchrun-ssh": (job(exclude=("n1",)), RACK),
     "torchrun-spares": (job(spares=1, requeue=1), PLAIN),
+    "torchrun-restarts": (job(restarts=2), PLAIN),
     "torchrun-order": (job(), PLAIN),
     "torchrun-order-spares": (
         job(spares=1, requeue=1),

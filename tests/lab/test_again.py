@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import node_results, restarts
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
@@ -26,6 +26,7 @@ from tests.lab import Lab
 pytestmark = pytest.mark.lab
 
 ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "1"))
+RESTARTS = {"nodes": 2, "restarts": 1, "requeue_on": "failure"}
 ATTEMPT = "echo attempt $CK_RESTART_COUNT on $CK_NODES; ((CK_RESTART_COUNT)) || sleep 300"
 
 
@@ -138,6 +139,38 @@ def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> Non
         assert client.wait(90) == 1
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
     assert sorted(path.name for path in run.failures.iterdir()) == ["0.json", "1.json"]
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ssh"])
+def test_a_job_that_is_cancelled_while_it_restarts_is_over(
+    lab: Lab, tmp_path: Path, kind: str
+) -> None:
+    """At any moment from the failure on."""
+    cluster = Cluster(lab, tmp_path, kind)
+    for after_s in (0.0, 4.0, 8.0)[: ROUNDS + 1]:
+        run = cluster.submit("echo on; ((CK_RESTART_COUNT)) || exit 7; sleep 300", **RESTARTS)
+        with supervised(cluster, run) as client:
+            await_true(lambda run=run: node_results.first_failure(run, 0) is not None)
+            time.sleep(after_s)
+            cluster.ck("cancel", run.run_id)
+            assert client.wait(60) == 1
+        assert ended(cluster, run)[0] == "cancelled"
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ssh"])
+def test_a_loop_of_restarts_ends_by_itself(lab: Lab, tmp_path: Path, kind: str) -> None:
+    """It pauses in between, and says so."""
+    cluster = Cluster(lab, tmp_path, kind)
+    body = "echo on; sleep 1; ((!CK_NODE_RANK)) || sleep 9; exit $((7 + CK_RESTART_COUNT))"
+    run = cluster.submit(body, **{**RESTARTS, "restarts": 2})
+    with supervised(cluster, run) as client:
+        assert client.wait(120) == 1
+        heard = client.stderr.read() if client.stderr else ""
+    assert ended(cluster, run) == ("failed", "n1 exited with 9")
+    if kind == "slurm":
+        heard = next(run.submitit.glob("*_batch.out")).read_text()
+    assert "attempt 3 of 3 after a pause of" in heard
+    assert [restarts.count(run, attempt) for attempt in range(4)] == [0, 1, 2, 2]
 
 
 def losses(text: str) -> dict[int, float]:

@@ -210,7 +210,7 @@ def _describe(job: Job) -> None:
     attempts = node_results.read_attempts(job.run)
     for attempt in attempts:
         if len(attempts) > 1:
-            console.say(f"  attempt {attempt.attempt + 1} of at most {submission.requeue + 1}")
+            console.say(f"  attempt {attempt.attempt + 1} of at most {submission.most_attempts}")
         for line in endings(attempt.nodes):
             console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
     for line in notified(job.run) or ():

@@ -51,7 +51,7 @@ def supervise(
 ) -> None:
     """Start a job over ssh, or one queued on this machine, when it may start; see it to its end.
 
-    Over ssh it is restarted as often as --requeue allows.
+    Over ssh it is restarted as often as --requeue and --restarts allow.
 
     `wait` and `logs -f` do the same; this is for a terminal multiplexer, or a unit of systemd.
     """

@@ -27,7 +27,7 @@ from clusterkit.executors.local.executor import job_id_of
 from clusterkit.executors.node.identity import Allocation, visible_gpus
 from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import node_results, restarts, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import ProcessId
 
@@ -116,8 +116,8 @@ def main(arguments: list[str]) -> int:
         )
         codes = supervisor.run_to_end(tuple(_starts(run, layout)))
         end = _end_of(run, codes, supervisor.state, attempt)
-        restarts = node_results.restarts(run, submission, end["state"], attempt)
-        if not restarts or runfolder.is_cancelled(run):
+        again = restarts.may_start_again(run, submission, end["state"], attempt)
+        if not again or runfolder.is_cancelled(run):
             break
         layout = layout.restarted(attempt + 1)
     files.write_json(run.ended, end)

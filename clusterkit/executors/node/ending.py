@@ -16,7 +16,7 @@ from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notify import Ending, notify, ways_of
 from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import is_told_to_end
-from clusterkit.executors.run import attempts, node_results, runfolder
+from clusterkit.executors.run import attempts, node_results, restarts, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 _LAST_WORDS_S = scaled(9.0, 4.0)
@@ -122,7 +122,7 @@ def _tell(
     attempt: int,
 ) -> None:
     state, reason = found
-    if node_results.restarts(run, submission, state, attempt):
+    if restarts.may_start_again(run, submission, state, attempt):
         return
     succeeded = state is JobState.SUCCEEDED
     ending = Ending(

@@ -27,6 +27,7 @@ from clusterkit.executors.node.watch import (
     TERMINATION,
     Timeouts,
     Watch,
+    batch_decides,
     blocked,
     may_requeue,
     requeue,
@@ -106,7 +107,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         raise SystemExit(result.exit_code) from error
     if submission is not None and result.fault and not result.rule:
         _take_out(run, me, submission, result)
-    if submission is not None and may_requeue(submission, me):
+    if submission is not None and may_requeue(run, submission, me) and not batch_decides(run):
         _give_back(run, me, submission, result)
     if submission is not None and submission.kind.scheduled:
         tell_on_slurm(run, me, submission, result)

@@ -23,12 +23,14 @@ from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notices import Notice, read_notice
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
-from clusterkit.executors.run import attempts, node_results, runfolder
+from clusterkit.executors.run import node_results, restarts, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
 NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
+BATCH_HOST = "CK_BATCH_HOST"
+"""The node of the batch script, of a job that restarts in its allocation."""
 _EARLY_S = 60.0
 """How much earlier than it was asked to Slurm may announce a time limit (sbatch(1), --signal)."""
 _LATE_S = 30.0
@@ -79,7 +81,8 @@ class Watch:
         self.me = me
         self.heeds_cloud = heeds_cloud
         self.pid = pid
-        self.began = time.time()
+        began = os.environ.get("CK_BEGAN", "").rpartition(".")[2]
+        self.began = float(began) if began.isdecimal() else time.time()
         self.reason: str | None = None
         self.peer_code: int | None = None
         self.noticed = False
@@ -142,7 +145,7 @@ class Watch:
 
     def _plan_end(self, submission: Submission, left_s: float) -> None:
         self.noticed = True
-        if self.me.rank == 0 and may_requeue(submission, self.me):
+        if self.me.rank == 0 and may_requeue(self.run, submission, self.me):
             due = time.monotonic() + left_s * self.timeouts.notice_share
             self.again_at = min(self.again_at or due, due)
 
@@ -164,7 +167,7 @@ class Watch:
         """
         self.again_at = None
         cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
-        if not cancelled and may_requeue(runfolder.read_submission(self.run), self.me):
+        if not cancelled and may_requeue(self.run, runfolder.read_submission(self.run), self.me):
             ends = "time limit" if self.notice is None else self.notice.text
             requeue(self.run, self.me, why or ends, lost=lost)
 
@@ -202,7 +205,7 @@ class Watch:
             self._terminate(signal.SIGTERM)
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
-            if peer.lost is not None:
+            if peer.lost is not None and not batch_decides(self.run, lost=peer):
                 self._start_again(node_results.failure_text(peer), lost=peer)
                 give_up(self.run, self.me, lost=peer)
             self.terminate_at = now + self.timeouts.peer_grace_s
@@ -302,9 +305,30 @@ _AGAIN_AFTER_S = (2.0, 4.0)
 """Pauses after a controller that did not take a request, or did not answer (10 s by itself)."""
 
 
-def may_requeue(submission: Submission | None, me: Identity) -> bool:
+def may_requeue(run: RunFolder, submission: Submission | None, me: Identity) -> bool:
     """Tell whether this attempt is one that Slurm can be asked to follow by another."""
-    return attempts.may_follow(submission, me.attempt) and "SLURM_JOB_ID" in os.environ
+    if submission is None or "SLURM_JOB_ID" not in os.environ:
+        return False
+    return me.attempt - restarts.count(run, me.attempt) < submission.requeue
+
+
+def batch_decides(run: RunFolder, *, lost: NodeResult | None = None) -> bool:
+    """Tell whether the batch script decides what follows (`--restarts`); not if it is `lost`."""
+    host, submission = os.environ.get(BATCH_HOST), runfolder.read_submission(run)
+    if host is None or submission is None or not submission.restarts:
+        return False
+    return lost is None or lost.node != host or lost.among is not None
+
+
+def write_left_out(run: RunFolder) -> None:
+    """Write for the batch script which nodes it is not to use.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    left_out = sorted(node_results.left_out(run))
+    if left_out:
+        files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))
 
 
 def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
@@ -317,7 +341,7 @@ def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
     on_slurm = submission is not None and submission.kind.scheduled
     asks = {0, 1} if lost.among else {1 if lost.node_rank == 0 else 0}
     # Another node may be the one that starts it again, now; else Slurm does when it misses a node.
-    if on_slurm and me.rank in asks and not may_requeue(submission, me):
+    if on_slurm and me.rank in asks and not may_requeue(run, submission, me):
         run_command(["scancel", os.environ["SLURM_JOB_ID"]])
 
 
@@ -335,9 +359,7 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
         started = run.requeued(me.attempt).exists()
         if started or run_command(["scontrol", "ping"], timeout_s=_PING_S).code:
             return
-    left_out = sorted(node_results.left_out(run))
-    if left_out:
-        files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))
+    write_left_out(run)
     document = json.dumps({"why": why, "node": me.name, "attempt": me.attempt})
     if not files.create_text(run.requeued(me.attempt), document):
         return

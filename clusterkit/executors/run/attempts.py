@@ -1,7 +1,8 @@
-"""Whether a job starts again, and on which nodes: what `--requeue N` and `--spares K` mean.
+"""Whether a job starts again, on which nodes: what `--requeue`, `--restarts` and `--spares` mean.
 
 A job starts again after what happened to it (its time limit, a lost node, hardware that failed),
-and after what its script did only where that was asked for. Nothing here does anything.
+and after what its script did only where that was asked for. After a failure it does on the nodes
+that it has, as long as `--restarts` allows, and else from the queue. Nothing here does anything.
 
 An elastic job (`--nodes MIN:MAX`) survives some losses without that: its first node serves what the
 others meet at, so its end is the end of the job; of the others, any may go while at least MIN nodes
@@ -12,19 +13,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run.runfolder import Submission
 
 _TWICE = 2
+_SHORT_S = 60.0
+"""An attempt that took less has hardly done anything."""
+_PAUSE_S = scaled(5.0, 2.0)
+LONGEST_PAUSE_S = 300.0
 _ENDED_BY_OTHERS = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
 def may_follow(submission: Submission | None, attempt: int) -> bool:
     """Tell whether the job has another attempt left after this one."""
-    return submission is not None and attempt < submission.requeue
+    return submission is not None and attempt + 1 < submission.most_attempts
+
+
+def is_restart(submission: Submission, state: JobState, restarted: int) -> bool:
+    """Tell whether an attempt that ended in `state` is followed on the nodes that the job has.
+
+    `restarted` counts how often that was so before.
+    """
+    return state is JobState.FAILED and restarted < submission.restarts
+
+
+def pause_s(lasted: Sequence[float]) -> float:
+    """Return for how long to wait before the next of attempts that took so many seconds each.
+
+    The first short one costs nothing; of several in a row each makes the next wait twice as long.
+    """
+    short = len(list(takewhile(lambda seconds: seconds < _SHORT_S, reversed(lasted))))
+    return min(LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(short - _TWICE, 32)) if short > 1 else 0.0
 
 
 def restarts(
@@ -35,14 +59,17 @@ def restarts(
     left_out: int,
     submission: Submission,
     excused: bool = False,
+    restarted: int = 0,
 ) -> bool:
     """Tell whether a job whose attempt number `attempt` has ended like this gets another one.
 
     `failure` is the first failure of that attempt; without one, a job that failed was lost with
     its nodes. `left_out` counts the nodes that no attempt may use any more. `excused` says that the
-    command failed, and may do better in another attempt.
+    command failed, and may do better in another attempt; `restarted` counts the attempts before
+    this one that were followed on the nodes that the job has.
     """
-    if state not in _ENDED_BY_OTHERS or not may_follow(submission, attempt):
+    in_place = is_restart(submission, state, restarted)
+    if state not in _ENDED_BY_OTHERS or not (in_place or attempt - restarted < submission.requeue):
         return False
     if left_out > submission.dispensable:
         return False
@@ -75,17 +102,17 @@ def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
     failures = tuple(failures)
     lost = [failure for failure in failures if failure.lost is not None]
     alone = Counter(failure.node for failure in lost if failure.among is None)
-    shared = Counter(node for f in lost if f.among for node in _listed(f.among))
+    shared = Counter(node for f in lost for node in listed_nodes(f.among))
     return frozenset(
         {failure.node for failure in failures if failure.found}
         | {node for node, times in alone.items() if times + shared[node] >= _TWICE}
     )
 
 
-def _listed(nodes: str) -> tuple[str, ...]:
+def listed_nodes(nodes: str | None) -> tuple[str, ...]:
     """Return the nodes of a hostlist that a node has written; none where it is not a hostlist."""
     try:
-        return hostlist.expand(nodes)
+        return hostlist.expand(nodes or "")
     except UserError:
         return ()
 

@@ -290,18 +290,6 @@ def left_out(run: RunFolder) -> frozenset[str]:
     return attempts.nodes_to_leave_out(read_failures(run))
 
 
-def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
-    """Tell whether the job gets another attempt after this one, which has ended in `state`."""
-    return attempts.restarts(
-        state,
-        first_failure(run, attempt),
-        attempt=attempt,
-        left_out=len(left_out(run)),
-        submission=submission,
-        excused=is_excused(submission, read_results(run, attempt), why_in_vain(run, attempt)),
-    )
-
-
 def is_excused(submission: Submission, results: Results, in_vain: str | None) -> bool:
     """Tell whether a command that failed may do better in another attempt, unless it did not."""
     if in_vain is not None:

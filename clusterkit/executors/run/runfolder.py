@@ -32,6 +32,8 @@ PREFLIGHT = "preflight.json"
 """What preflight found before the job was handed over; absent where it had nothing to ask."""
 
 NODE_CHECKS = "node-checks.json"
+RESTART = "restart-"
+"""What the names of such files begin with: Slurm's script counts them."""
 KEY_LENGTH = 6
 _RUN_ID = re.compile(rf"(?P<name>.+)-(?P<when>\d{{8}}-\d{{6}})-(?P<key>[0-9a-f]{{{KEY_LENGTH}}})")
 _ATTEMPTS_AT_A_NAME = 20
@@ -155,6 +157,14 @@ class RunFolder:
         """Return what says why an attempt was ended for the next one, where nodes decide that."""
         return self.path / f"again-{attempt}.json"
 
+    def restarted(self, attempt: int) -> Path:
+        """Return what says why an attempt is followed by one on the nodes that the job has."""
+        return self.path / f"{RESTART}{attempt}.json"
+
+    def away(self, allocation: str) -> Path:
+        """Return the file of the nodes of an allocation that a restart leaves out, one per line."""
+        return self.path / f"away-{allocation}"
+
     def notice(self, attempt: int) -> Path:
         """Return what says which node of an attempt its cloud is about to take."""
         return self.path / f"notice-{attempt}.json"
@@ -216,6 +226,8 @@ class Submission:
     """How long before its time limit Slurm announces that."""
     requeue: Attempt = 0
     """How often the job may start again after what was not its own doing."""
+    restarts: Attempt = 0
+    """How often after a failure it may on the nodes that it has, without a queue."""
     requeue_on: RequeueOn = RequeueOn.HARDWARE
     """After which failures of its command it may."""
     notices: bool = True
@@ -235,6 +247,11 @@ class Submission:
     def dispensable(self) -> int:
         """How many of its nodes the job can lose for good: those that it has spares for."""
         return self.spares + (self.max_nodes - self.nodes if self.max_nodes else 0)
+
+    @property
+    def most_attempts(self) -> int:
+        """How many attempts the job may have in all."""
+        return 1 + self.requeue + self.restarts
 
     array: ArrayId | None = None
     """The array that it belongs to."""

@@ -15,7 +15,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, JobStatus, LaunchPlan
 from clusterkit.core.timing import scaled
 from clusterkit.executors.base import Executor, Launched, RefusalError, SchedulerState
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import attempts, node_results, restarts, runfolder
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh.layout import LAYOUT, SshLayout, read_layout, write_layout
@@ -140,8 +140,12 @@ class SshExecutor(Executor):
             if known is None:
                 return
             attempt = max(known.attempt, node_results.latest_attempt(run))
-            if not node_results.restarts(run, submission, known.state, attempt):
+            if not restarts.may_start_again(run, submission, known.state, attempt):
                 return
+            if attempts.is_restart(submission, known.state, restarts.count(run, attempt)):
+                restarts.note(run, attempt, known.reason or known.word)
+                if not restarts.is_due(run, attempt):
+                    return
             without = node_results.left_out(run)
             layout, _ = ask.on_available_nodes(run, read_layout(run), without=without)
             start.start(run, layout.restarted(attempt + 1))

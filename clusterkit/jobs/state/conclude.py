@@ -54,7 +54,11 @@ class Evidence:
     rounds: tuple[tuple[str, ...], ...] = ()
     """Who trained together in the latest attempt of an elastic job, round by round."""
     why_again: str | None = None
-    """Why a node gave the job back to its scheduler."""
+    """Why the job was given back to its scheduler, or restarts in its allocation."""
+    restarted: int = 0
+    """How many attempts before the latest were followed on the nodes that the job has."""
+    pause_s: float = 0.0
+    """How long the next one waits."""
     in_vain: str | None = None
     """How it is known that the latest attempt failed as the one before did."""
 
@@ -160,13 +164,19 @@ def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | N
         submission=submission,
         excused=evidence.results.attempt == evidence.attempt
         and node_results.is_excused(submission, evidence.results, evidence.in_vain),
+        restarted=evidence.restarted,
     )
     if not again:
         return None
     if evidence.cancelled:
         return JobState.CANCELLED, None
     why = "time limit" if slurm.state is JobState.TIMEOUT else slurm.reason
-    return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
+    return JobState.REQUEUED, f"{why}; {_next_attempt(evidence)}"
+
+
+def _next_attempt(evidence: Evidence) -> str:
+    pause = f" after a pause of {evidence.pause_s:.0f} s" if evidence.pause_s else ""
+    return f"attempt {evidence.attempt + 2} of {evidence.submission.most_attempts}{pause}"
 
 
 def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:
@@ -174,9 +184,8 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     again = attempts.may_follow(evidence.submission, evidence.results.attempt)
     if slurm.state is JobState.PENDING and evidence.results.nodes:
         why = f"{evidence.why_again}; " if evidence.why_again else ""
-        of = evidence.submission.requeue + 1
         waits_for = f": {slurm.reason}" if slurm.reason else ""
-        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits{waits_for}"
+        return JobState.REQUEUED, f"{why}{_next_attempt(evidence)} waits{waits_for}"
     if slurm.word in _MAY_RETURN and again:
         return JobState.REQUEUED, slurm.word.lower()
     # Who told the nodes to end, scancel or a limit, Slurm will say.
@@ -189,7 +198,8 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     ended_itself = first is not None and first.lost is not None and not evidence.cancelled
     if slurm.state is JobState.FAILED or (slurm.state is JobState.CANCELLED and ended_itself):
         return _why_it_failed(evidence, slurm)
-    return slurm.state, slurm.reason
+    restarted = slurm.state is JobState.RUNNING and evidence.why_again
+    return slurm.state, f"{restarted}; {_next_attempt(evidence)}" if restarted else slurm.reason
 
 
 def _why_it_failed(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:

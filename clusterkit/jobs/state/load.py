@@ -13,7 +13,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState, JobStatus, NodeResult
 from clusterkit.core.records import record_of, text_of
 from clusterkit.executors import SchedulerState, executor_of
-from clusterkit.executors.run import node_results, runfolder, submit_journal
+from clusterkit.executors.run import node_results, restarts, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import states_of_own, with_job_ids
 from clusterkit.jobs.state.conclude import Evidence, evaluate, explained
@@ -160,9 +160,12 @@ def _evidence(
         results=results,
         first_failure=node_results.first_failure(run, attempt),
         last_failed=last_failed,
-        left_out=len(node_results.left_out(run)) if submission.requeue else 0,
+        left_out=len(node_results.left_out(run)) if submission.most_attempts > 1 else 0,
         in_vain=node_results.why_in_vain(run, attempt),
-        why_again=text_of(files.read_json(run.requeued(attempt)) or {}, "why"),
+        why_again=text_of(files.read_json(run.requeued(attempt)) or {}, "why")
+        or restarts.why(run, attempt),
+        restarted=restarts.count(run, attempt) if submission.restarts else 0,
+        pause_s=restarts.pause_s(run, attempt) if submission.restarts else 0.0,
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,

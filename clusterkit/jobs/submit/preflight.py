@@ -100,7 +100,7 @@ def pass_gate(
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
     full = mode == "full"
     before_start = full or bool(report.unasked and not force)
-    if before_start or (plan.requeue and not report.bad):
+    if before_start or ((plan.requeue or plan.restarts) and not report.bad):
         asked = () if full else report.usable
         documents[NODE_CHECKS] = node_checks(
             plan, asked, before_start=before_start, network=full and bool(report.unasked)

@@ -18,7 +18,7 @@ from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.executors.node.failure import read_rank_failure
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import node_results, restarts
 from clusterkit.executors.run.runfolder import listed
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import ranks_of
@@ -106,7 +106,7 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
 def _attempts(job: Job) -> Iterator[Fact]:
     """Tell of the attempts of a job that has used them up, and of the steps that each made."""
     made = node_results.latest_attempt(job.run) + 1
-    if made <= job.submission.requeue:
+    if made - restarts.count(job.run, made - 1) <= job.submission.requeue:
         return
     steps = steps_of_attempts(job.run.log(0))
     each = ", ".join(f"{steps.get(attempt, 0)} steps" for attempt in range(made))

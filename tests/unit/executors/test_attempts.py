@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,13 @@ import pytest
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
 from clusterkit.executors.run import node_results
-from clusterkit.executors.run.attempts import choose_nodes, nodes_to_leave_out, restarts
+from clusterkit.executors.run.attempts import (
+    choose_nodes,
+    nodes_to_leave_out,
+    pause_s,
+    restarts,
+)
+from clusterkit.executors.run.restarts import count, is_due, may_start_again, note, why
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 LOST = node_results.lost(1, "n2", "no longer answers")
@@ -66,11 +74,11 @@ def test_a_node_that_is_to_blame_for_what_another_failed_of_is_left_out(tmp_path
     run.nodes.mkdir()
     run.failures.mkdir()
     node_results.write_result(run, OWN, attempt=0, n_nodes=2)
-    assert not node_results.restarts(run, job, JobState.FAILED, 0)
+    assert not may_start_again(run, job, JobState.FAILED, 0)
     node_results.write_result(run, FAULTY, attempt=0, n_nodes=2)
-    assert node_results.restarts(run, job, JobState.FAILED, 0)
+    assert may_start_again(run, job, JobState.FAILED, 0)
     assert node_results.left_out(run) == {"n3"}
-    assert not node_results.restarts(run, submission(), JobState.FAILED, 0)
+    assert not may_start_again(run, submission(), JobState.FAILED, 0)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +114,55 @@ def test_a_spare_takes_the_place_of_a_node() -> None:
     assert choose_nodes(["n1", "n2"], [], ()) == ("n1", "n2")
     with pytest.raises(RemoteError, match="n1, n2 cannot be used, and the job has 1 spare left"):
         choose_nodes(["n1", "n2"], ["n3"], {"n1", "n2"})
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "restarted", "again"),
+    [
+        (JobState.FAILED, 0, 0, True),
+        (JobState.FAILED, 2, 1, True),  # the other one was requeued
+        (JobState.FAILED, 2, 2, True),
+        (JobState.FAILED, 3, 2, False),  # nothing is left of either
+        (JobState.TIMEOUT, 2, 2, True),
+        (JobState.TIMEOUT, 1, 0, False),  # a limit is no failure
+        (JobState.CANCELLED, 0, 0, False),
+    ],
+)
+def test_restarts_have_a_budget_of_their_own(
+    state: JobState, attempt: int, restarted: int, again: bool
+) -> None:
+    job = submission(requeue=1, restarts=2)
+    failure = LOST if state is JobState.FAILED else None
+    found = restarts(
+        state, failure, attempt=attempt, left_out=0, submission=job, restarted=restarted
+    )
+    assert found is again
+
+
+def test_attempts_that_fail_at_once_wait_longer_and_longer() -> None:
+    pauses = [pause_s([4.0] * number) for number in range(1, 5)]
+    assert pauses[0] == 0
+    assert [pauses[2] / pauses[1], pauses[3] / pauses[2]] == [2, 2]
+    assert pause_s([4.0] * 1000) == pause_s([4.0] * 2000) == 300
+    assert pause_s([4.0, 4.0, 3600.0]) == 0
+    assert pause_s([4.0, 3600.0, 4.0]) == 0
+
+
+def test_restarts_are_counted_by_what_they_leave(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for attempt in (0, 2):
+        note(run, attempt, "n2 no longer answers")
+    note(run, 2, "somebody else came later")
+    for name in ("restart-x.json", "restart-1.json.tmp", "again-1.json"):
+        (tmp_path / name).touch()
+    assert [count(run, attempt) for attempt in range(4)] == [0, 1, 1, 2]
+    assert (why(run, 2), why(run, 1)) == ("n2 no longer answers", None)
+    assert is_due(run, 2)
+    for folder in (run.nodes, run.failures):
+        folder.mkdir()
+    for attempt in range(3):
+        ended = dataclasses.replace(OWN, started_at=0, ended_at=1)
+        node_results.write_result(run, ended, attempt=attempt, n_nodes=1)
+    assert not is_due(run, 2)
+    os.utime(run.restarted(2), (0, 0))
+    assert is_due(run, 2)

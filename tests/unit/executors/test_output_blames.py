@@ -16,6 +16,7 @@ from clusterkit.executors.node.health import drain, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.attempts import is_the_same
+from clusterkit.executors.run.restarts import may_start_again
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 NAMES = ("n1", "n2")
@@ -134,12 +135,12 @@ def test_output_that_blames_another_node_at_the_same_step_is_not_believed(
     )  # fmt: skip
     runfolder.write_submission(run, job)
     node_results.write_result(run, blamed("gpu-xid", 40), attempt=0, n_nodes=2)
-    assert node_results.restarts(run, job, JobState.FAILED, 0)
+    assert may_start_again(run, job, JobState.FAILED, 0)
     silent = dataclasses.replace(second, node_rank=1, step=None)
     other = dataclasses.replace(FAILED, reason="peer", step=second.step)
     for result in (silent, other):
         node_results.write_result(run, result, attempt=1, n_nodes=2)
-    assert node_results.restarts(run, job, JobState.FAILED, 1) is again
+    assert may_start_again(run, job, JobState.FAILED, 1) is again
     in_vain = None if again else "as in the attempt before, at step 40"
     assert node_results.why_in_vain(run, 1) == in_vain
 

@@ -165,6 +165,16 @@ def test_after_which_failures_a_job_may_start_again() -> None:
     refused("an elastic job", max_nodes=4, **again)
 
 
+def test_restarts_are_for_clusters_with_nodes_of_their_own() -> None:
+    assert plan(base=RACK, restarts=2, spares=1, requeue_on="failure").restarts == 2
+    refused("this one machine", "--requeue 2", base=LOCAL, nodes=1, restarts=2)
+    refused("an elastic job", "--requeue 2", base=RACK, max_nodes=3, restarts=2)
+    refused("--restarts -1", base=RACK, restarts=-1)
+    srun = {"launcher": "srun"}
+    refused("takes all nodes", framework="mpi", base=PLAIN, launcher_options=srun, restarts=1)
+    assert "no-kill" in plan(base=PLAIN, restarts=1).directives
+
+
 def test_hosts_keep_their_order() -> None:
     assert plan(base=RACK, nodes=3).node_names == ("n3", "n1", "n2")
     assert plan(base=RACK, exclude=("n1",)).node_names == ("n3", "n2")
