@@ -197,7 +197,7 @@ def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
         return True
     if not rule.unless_next:
         return False
-    after = lines_after(replace(hit, offset=hit.last), 1)
+    after = lines_after(replace(hit, offset=hit.last), 1) or ("",)
     return any(pattern.search(text) for text in after for pattern in rule.unless_next)
 
 

@@ -197,8 +197,37 @@ def test_the_last_error_of_nccl_is_shown(say: Say) -> None:
                                   last=last)))  # fmt: skip
     assert (found.rule, found.rank) == ("nccl-cuda-failure", 7)
     assert found.title.endswith(": peer access is not supported between these two devices")
-    found = cause(say(NCCL.format(kind="internal error", name="ncclInternalError", last="oh")))
+    names = {"kind": "internal error", "name": "ncclInternalError"}
+    found = cause(say(NCCL.format(**names, last="oh")))
     assert (found.rule, found.evidence.after[-1]) == ("nccl-internal-error", "oh")
+    found = cause(say(NCCL.format(**names, last="the pool of handles is used up")))
+    assert (found.rule, found.rank) == ("nccl-last-error", 7)
+    assert found.title == "NCCL stopped: the pool of handles is used up"
+
+
+PROXY = "[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 6"
+RECV = "socketProgressOpt: Call to recv from 10.0.0.2<38154> failed : Connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("last", "rule"),
+    [
+        ("Error : ring 3 does not contain rank 5", "nccl-topology"),
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address errno 14", "nccl-ib-call"),
+        ("AllReduce : invalid root 8 (root should be in the 0..7 range)", "nccl-invalid-usage"),
+        ("Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: x (28)", "shared-memory"),
+        ("ncclOsSocketPollConnect to 10.0.0.2<7> failed with error No route to host",
+         "nccl-wrong-interface"),
+        (RECV, "nccl-remote-error"),
+        (RECV.replace("socket", "ncclOsSocket").replace("from ", ""), "nccl-remote-error"),
+        (PROXY, "nccl-internal-error"),
+    ],
+)  # fmt: skip
+def test_the_last_error_of_nccl_tells_what_its_warning_does(say: Say, last: str, rule: str) -> None:
+    log = NCCL.format(kind="internal error", name="ncclInternalError", last=last)
+    assert cause(say(log)).rule == rule
+    warning = f"n1:11:61 [0] misc/x.cc:99 NCCL WARN {last}\nn1:11:61 [0] NCCL INFO init.cc:9 -> 2\n"
+    assert last == PROXY or cause(say(warning)).rule == rule
 
 
 def test_infiniband_that_does_not_connect_is_found(say: Say) -> None:
