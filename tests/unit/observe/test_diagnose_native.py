@@ -1,0 +1,75 @@
+"""Families of what native code prints as it ends: one text of each, behind launchers' prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterkit.observe.diagnose.verdict import Diagnosis
+
+Say = Callable[[str], Diagnosis]
+BAR = "-" * 74
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144]"
+TEXTS = {
+    "cuda-illegal-access": (
+        "RuntimeError: CUDA error: operation not supported on global/shared address space",
+        'CUDA error at heat.cu:43 code=716(cudaErrorMisalignedAddress) "cudaFree(p)"',
+        "GPUassert: unspecified launch failure heat.cu 44",
+    ),
+    "cuda-error": (
+        "RuntimeError: CUDA error: Tensor Memory not properly deallocated",
+        "CUDA error: heat.cu:43 'invalid resource handle'",
+    ),
+    "cuda-out-of-memory": ("GPUassert: out of memory heat.cu 44",),
+    "cuda-driver": (
+        "RuntimeError: CUDA error: API call is not supported in the installed CUDA driver",
+    ),
+    "kernel-hardware-fault": ("[7.1] EDAC MC0: 1 UE memory read error on CPU_SrcID#0",),
+    "ib-port-down": ("[7.1] mlx5_core 0000:5e:00.0: device's health compromised",),
+    "folder-lost": (
+        "OSError: [Errno 70] Communication error on send: '/lustre/u/x'",
+        "[7.1] nfs: server nas1 not responding, timed out",
+    ),
+    "library-mismatch": (
+        "ImportError: libgomp-1a.so.1: cannot allocate memory in static TLS block",
+        "./heat: relocation error: ./libx.so: symbol heat_v2 version X_2 not defined in file y",
+    ),
+    "native-assertion": ("*** buffer overflow detected ***: terminated",),
+    "container-failed": ("FATAL:   the image is encrypted", "ERROR  : No user namespace, sorry"),
+    "mpi-launcher-error": (
+        "[mpiexec@n1] parse_hosts (ui/args.c:315): no nodes in the list",
+        "[n2:7] [[27,0],1] ORTE_ERROR_LOG: Out of resource in file ess_pmi.c at line 501",
+    ),
+    "mpi-help": (f"{BAR}\nThe sequence file names a node that is not in\nyour allocation.\n{BAR}",),
+    "gloo-exception": (f"{GLOO} no error",),
+    "gloo-unreachable": (f"{GLOO} connect [127.0.1.1]:45301: No route to host",),
+    "nccl-efa": ("EFA internal error: (4118) Unresponsive receiver",),
+}
+CASES = [(rule, text) for rule, texts in TEXTS.items() for text in texts]
+STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(1, 400))
+
+
+@pytest.mark.parametrize("prefix", ["", "3: ", "[1,3]<stderr>:", "2026-11-22T14:05:02Z "])
+@pytest.mark.parametrize(("rule", "text"), CASES)
+def test_a_family_is_known_behind_any_prefix(say: Say, rule: str, text: str, prefix: str) -> None:
+    log = "".join(f"{prefix}{line}\n" for line in ("reads the data", *text.splitlines()))
+    found = say(log)
+    assert found.cause is not None
+    assert found.cause.rule == rule
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        f"{BAR}\nWARNING: Open MPI found no preset for a device.\n{BAR}\n",
+        f"{BAR}\nBy default, for Open MPI 4.0 and later, ports are not used.\n{BAR}\n",
+        "[W1122 CUDAGuardImpl.h:119] Warning: CUDA warning: unspecified launch failure\n",
+        "n1:1:9 [0] misc/ibvwrap.cc:99 NCCL WARN Call to ibv_query_ece failed\n",
+        "[n1:7] mca: base: component_open: no daemon of ORTE was started\n",
+        "[7.1] nvidia-nvswitch1: SXid (PCI:0000:87:00.0): 12028, Non-fatal, Link 12\n",
+    ],
+)
+def test_what_is_only_warned_of_ends_no_job(say: Say, warning: str) -> None:
+    assert say(warning + STEPS).cause is None
+    assert say(STEPS + warning).cause is None
