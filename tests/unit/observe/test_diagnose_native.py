@@ -44,6 +44,14 @@ TEXTS = {
     "mpi-help": (f"{BAR}\nThe sequence file names a node that is not in\nyour allocation.\n{BAR}",),
     "gloo-exception": (f"{GLOO} no error",),
     "gloo-unreachable": (f"{GLOO} connect [127.0.1.1]:45301: No route to host",),
+    "slurm-request-refused": (
+        "sbatch: error: Batch job submission failed: Requested time limit is invalid",
+        "srun: error: Unable to allocate resources: Invalid generic resource (gres) specification",
+    ),
+    "slurm-controller-lost": (
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+    ),
+    "slurm-daemon-error": ("slurmstepd: error: task_x: no memory nodes are left for the step",),
     "nccl-efa": ("EFA internal error: (4118) Unresponsive receiver",),
 }
 CASES = [(rule, text) for rule, texts in TEXTS.items() for text in texts]

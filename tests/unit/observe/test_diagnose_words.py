@@ -388,7 +388,7 @@ TAKEN = "Process 4711 has 70.10 GiB memory in use."
         ),
         (
             f"sbatch: error: No partition specified, defaulting to: cpu\n{REFUSED}Invalid qos",
-            "slurm-step-failed",
+            "slurm-request-refused",
             "asked for.",
         ),
         (
