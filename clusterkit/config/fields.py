@@ -275,5 +275,6 @@ Runtime = ContainerRuntime
 Readers = ShareRuns
 Failures = RequeueOn
 Preflight = Literal["auto", "full", "off"]
+OnIdle = Literal["warn", "cancel"]
 HostKeys = Literal["known", "accept-new"]
 Flag = bool

@@ -228,6 +228,9 @@ class ClusterSpec:
     # Checks of nodes
     preflight: str = "auto"
     drain_command: tuple[str, ...] = ()
+    # What becomes of jobs that use nothing, and what GPUs cost
+    idle_limit: int | None = None
+    on_idle: str = "warn"
     price: float | None = None
     # Whom to tell of the end of a job
     on_end: tuple[str, ...] = ()

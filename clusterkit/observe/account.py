@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.core import files
+from clusterkit.core import files, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.records import counts_of, object_of, text_of
@@ -26,6 +26,9 @@ from clusterkit.observe.throughput import step_of
 
 _MOST_READ = 64 << 20
 """Characters of the output of the first node in which steps are looked for."""
+_MOST_NODES = 64
+"""Nodes of which samples are read."""
+_MOST_SAMPLES = 1 << 20
 _HOUR_S = 3600.0
 _HIGHEST_PRICE = 1e6
 
@@ -46,6 +49,8 @@ class AttemptUsage:
     recomputed: int
     """Steps that the attempt before had taken already."""
     recomputed_s: float
+    busy: float | None
+    """How busy its GPUs were in the mean, from 0 to 1, where nodes have kept samples of them."""
 
     @property
     def slot_hours(self) -> float:
@@ -95,6 +100,13 @@ class Usage:
     def goodput(self) -> float | None:
         """The share of all time since the submission in which it trained."""
         return share(self.training_s, self.queue_s + self.restart_s + self.recomputed_s)
+
+    @property
+    def busy(self) -> float | None:
+        """How busy its GPUs were in the mean, from 0 to 1; each attempt counts by its hours."""
+        known = [(one.slot_hours, one.busy) for one in self.attempts if one.busy is not None]
+        hours = sum(held for held, _ in known)
+        return sum(held * busy for held, busy in known) / hours if hours else None
 
     @property
     def cost(self) -> float | None:
@@ -150,7 +162,19 @@ def _attempt(
         last_step=last,
         recomputed=again,
         recomputed_s=elapsed_s * again / taken if taken else 0.0,
+        busy=_busy(job.run, results),
     )
+
+
+def _busy(run: RunFolder, results: Results) -> float | None:
+    """Return how busy the GPUs of an attempt were, by the samples of some of its nodes."""
+    known: list[float] = []
+    for node in results.nodes[:_MOST_NODES]:
+        text = reading.read_end(run.samples(node.node_rank, results.attempt), _MOST_SAMPLES)
+        for line in text.splitlines():
+            busy = object_of(files.parse_json(line) or {}, "busy").values()
+            known += (one for one in busy if isinstance(one, int | float) and 0 <= one <= 100)
+    return sum(known) / len(known) / 100 if known else None
 
 
 def _when(results: Results) -> tuple[float, float]:
@@ -211,6 +235,7 @@ def document_of(usage: Usage) -> dict[str, Any]:
         "restart_s": usage.restart_s,
         "recomputed_s": usage.recomputed_s,
         "goodput": usage.goodput,
+        "busy": usage.busy,
         "price": usage.price,
         "cost": usage.cost,
         "attempts": usage.attempts,

@@ -66,11 +66,12 @@ def usage_lines(usage: Usage) -> list[str]:
     """Return what a job has cost, as `status JOB --usage` tells it."""
     if not usage.attempts:
         return ["  usage      nothing yet: no attempt has ended"]
+    busy = "" if usage.busy is None else f", {usage.busy:.0%} busy"
     price = "" if usage.cost is None else f", {usage.cost:.2f} at {usage.price:g} an hour"
     again = sum(one.recomputed for one in usage.attempts)
     lost = f"queue {in_words(usage.queue_s)}, restarts {in_words(usage.restart_s)}"
     lines = [
-        f"  usage      {usage.gpu_hours:.2f} GPU-hours{price}",
+        f"  usage      {usage.gpu_hours:.2f} GPU-hours{busy}{price}",
         f"  training   {in_words(usage.training_s)}{_percent(usage.goodput)}",
         f"  lost       {lost}, {again} steps again {in_words(usage.recomputed_s)}",
     ]

@@ -22,6 +22,7 @@ from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.health import drain, why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.network import network_fault
+from clusterkit.executors.node.samples import sampled
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import (
     TERMINATION,
@@ -265,7 +266,7 @@ def _run_command(
     marker = run.marker(me.rank)
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
-        with in_touch(run, me):
+        with in_touch(run, me), sampled(run, me):
             pid = _start(run, me, marker)
             asks = submission is not None and submission.notices and submission.requeue > 0
             heeds_cloud = asks and notices.begin(run, me)

@@ -106,6 +106,8 @@ class RunFolder:
     """The process that controls a local job."""
     agents = _Place("keepers")
     """Folder of the processes that keep a job's nodes over ssh, one file per node."""
+    vitals = _Place("vitals")
+    """Folder of what the GPUs of each node did, of nodes that have some."""
     ends = _Place("ends")
     """Folder of what node agents write last, one file per node."""
     notified = _Place("notified.json")
@@ -196,6 +198,14 @@ class RunFolder:
     def result(self, node_rank: int, attempt: int = 0) -> Path:
         """Return the file of the result of one node in one attempt."""
         return self.nodes / f"node-{node_rank}-attempt-{attempt}.json"
+
+    def samples(self, node_rank: int, attempt: int) -> Path:
+        """Return the file of how busy the GPUs of one node were, a JSON line now and then."""
+        return self.vitals / f"gpus-{node_rank}-{attempt}.jsonl"
+
+    def idle(self, node_rank: int, attempt: int) -> Path:
+        """Return what is there while the GPUs of one node have been idle for too long."""
+        return self.vitals / f"idle-{node_rank}-{attempt}"
 
     def rounds(self, attempt: int) -> Path:
         """Return the file of who trained together in an elastic attempt, a JSON line each time."""

@@ -75,6 +75,15 @@ def test_what_was_held_waited_for_and_computed_again_is_counted(job: Job) -> Non
     assert usage.cost == pytest.approx(24.0)
 
 
+def test_how_busy_gpus_were_is_told_where_nodes_kept_it(job: Job) -> None:
+    ended(job, 0, 60, 1000)
+    assert usage_of(job).busy is None
+    job.run.vitals.mkdir()
+    lines = ['{"at": 5, "busy": {"0": 80, "1": 100}}', '{"busy": {"0": -5, "1": "x"}}', "[", "torn"]
+    job.run.samples(1, 0).write_text("\n".join(lines))
+    assert usage_of(job).busy == pytest.approx(0.9)
+
+
 def test_without_steps_nothing_is_said_to_be_computed_again(job: Job) -> None:
     ended(job, 0, 60, 1000, code=1)
     ended(job, 1, 1160, 800)
