@@ -143,6 +143,8 @@ def _check_in_place(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
         yield problem("restarts-one-machine", job, cluster)
     elif job.max_nodes is not None:
         yield problem("restarts-elastic", job)
+    elif cluster.plain_srun_args != cluster.srun_args:
+        yield problem("restarts-resumed", job)
 
 
 def _check_notifications(job: JobSpec) -> Iterator[Problem]:

@@ -244,17 +244,17 @@ def main(arguments: list[str]) -> int:
     require_utf8()
     run = RunFolder(Path(arguments[0]).absolute())
     submission = runfolder.read_submission(run)
+    code = 2
     try:
         if submission is None:
             say(f"clusterkit: error: {run.submission} cannot be read")
-            return 2
+            return code
         step = Step(run, submission)
         code = step.run_to_end(arguments[1:])
         if code:
             step.follow()
     except (ClusterkitError, OSError) as error:
         say(f"clusterkit: error: {error}")
-        return 2
     return code
 
 

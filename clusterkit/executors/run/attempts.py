@@ -25,7 +25,7 @@ _TWICE = 2
 _SHORT_S = 60.0
 """An attempt that took less has hardly done anything."""
 _PAUSE_S = scaled(5.0, 2.0)
-LONGEST_PAUSE_S = 300.0
+_LONGEST_PAUSE_S = 300.0
 _ENDED_BY_OTHERS = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
@@ -48,7 +48,7 @@ def pause_s(lasted: Sequence[float]) -> float:
     The first short one costs nothing; of several in a row each makes the next wait twice as long.
     """
     short = len(list(takewhile(lambda seconds: seconds < _SHORT_S, reversed(lasted))))
-    return min(LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(short - _TWICE, 32)) if short > 1 else 0.0
+    return min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** min(short - _TWICE, 32)) if short > 1 else 0.0
 
 
 def restarts(

@@ -172,6 +172,8 @@ def test_restarts_are_for_clusters_with_nodes_of_their_own() -> None:
     refused("--restarts -1", base=RACK, restarts=-1)
     srun = {"launcher": "srun"}
     refused("takes all nodes", framework="mpi", base=PLAIN, launcher_options=srun, restarts=1)
+    hyperpod = cluster(PLAIN, srun_args=("--auto-resume=1",))
+    refused("runs the step again by itself", base=hyperpod, restarts=1)
     assert "no-kill" in plan(base=PLAIN, restarts=1).directives
 
 
