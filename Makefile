@@ -59,15 +59,16 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
-# Images are built while jobs of the cluster wait; containers run after them, as both at once miss time limits.
+# Images are built while jobs of the cluster wait; what is tried in them comes after it.
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, images and containers
 	@$(MAKE) --no-print-directory -j2 test-faults images || { tail $(VENV)/images.log; exit 1; }
-	pytest $(PYTEST) -m docker tests
+	pytest $(PYTEST) -m 'docker and not lab' tests
 
+# With what jobs do in containers, which mostly waits: a fourth process begins with it.
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
-	pytest -n 3 $(PYTEST) -m '$(HERE) and not ($(FIRST))' tests
+	pytest -n 4 $(PYTEST) -m '$(HERE) and not ($(FIRST)) or docker and lab' tests
 
 .PHONY: images
 images: $(VENV)/test.done

@@ -28,7 +28,9 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "developer")
 
 TOGETHER = {
     "agents": re.compile(r"tests/attacks/test_hostile_agents"),
-    "docker": re.compile(r"tests/docker/"),
+    "docker jobs": re.compile(r"tests/docker/test_jobs"),
+    "docker nodes": re.compile(r"tests/docker/test_distribute"),
+    "docker images": re.compile(r"tests/docker/test_(compose|images|local)"),
     "site": re.compile(r"tests/unit/docs/test_docs_site"),
     "torch": re.compile(
         r"tests/unit/(core/test_hostfile|estimate/test_estimate_(launch|memory_torch|peers)"
