@@ -86,9 +86,12 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return the hint `did you mean 'x'?` for the known word closest to `word`, if one is close."""
-    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+def did_you_mean(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """Return the hint `did you mean 'x'?` for the known word closest to `word`, if one is close.
+
+    `alike` is how much of them has to be the same, of 1.
+    """
+    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=alike)
     return f"did you mean {matches[0]!r}?" if matches else None
 
 

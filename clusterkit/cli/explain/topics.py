@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,8 @@ from clusterkit.cli.explain.topic import (
     table,
     texts,
 )
+from clusterkit.cli.explain.words import topic_of
+from clusterkit.cli.frame.main import VERBS
 from clusterkit.config.platforms import load_platform
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import JobState
@@ -35,6 +38,8 @@ WHEN = {
     Tier.ROUND_TRIP: "One round trip; nodes are compared with each other.",
     Tier.NETWORK: "Traffic between the nodes; only with --network.",
 }
+_ALIKE = 0.8
+"""With thousands of names, some other one is always a little like what was typed."""
 _ALLOW = (
     "To leave a variable alone: `--allow NAME`, or `allowed_env: [NAME]` in the cluster. "
     "The page docs/how-to/nccl-environment.md lists all rules."
@@ -63,9 +68,9 @@ def find_topic(word: str) -> Topic:
     """
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
-    topic = topics.get(word.strip()) or folded.get(_fold(word))
+    topic = topics.get(word.strip()) or folded.get(_fold(word)) or topic_of(word)
     if topic is None:
-        near = did_you_mean(_fold(word), folded)
+        near = did_you_mean(_fold(word), (*folded, *VERBS), alike=_ALIKE)
         raise UserError(
             f"nothing is known about {word!r}",
             hint=near or "`clusterkit explain` lists the topics",
@@ -86,7 +91,7 @@ def find_topic_in(word: str, name: str) -> Topic:
 
 
 def _fold(word: str) -> str:
-    return word.strip().lower().replace("_", "-")
+    return re.sub(r"[_\s]+", "-", word.strip().lower())
 
 
 def _pages() -> Iterator[Topic]:

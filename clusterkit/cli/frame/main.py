@@ -72,11 +72,12 @@ class VerbGroup(TyperGroup):
         if cmd_name not in self.commands:
             return None
         if self.commands[cmd_name] is None:
-            self.commands[cmd_name] = _load_verb(cmd_name)
+            self.commands[cmd_name] = command_of(cmd_name)
         return self.commands[cmd_name]
 
 
-def _load_verb(name: str) -> Any:
+def command_of(name: str) -> Any:
+    """Return the command of a verb."""
     attribute = name.replace("-", "_")
     module = importlib.import_module(f"clusterkit.cli.{VERBS[name]}")
     app = getattr(module, "app", None)

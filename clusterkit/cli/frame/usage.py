@@ -1,8 +1,8 @@
 """Words that are no command line of ours: what to type instead, and whether JSON was asked for.
 
-`foreign_flags.tsv` has flags of other launchers and schedulers that people type out of habit: `job`
-for verbs that start one, `sbatch` for what `--set` hands on (those without VALUE take none),
-`training` and `layout` for verbs that only ask about it.
+`foreign_flags.tsv` has what people type out of habit, of other launchers and schedulers: commands
+(`verb`), and flags: `job` for verbs that start one, `sbatch` for what `--set` hands on (those
+without VALUE take none), `training` and `layout` for verbs that only ask about it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 
+_NO_VERB = re.compile("No such command '(.*)'\\.?")
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
 
 
@@ -33,6 +34,9 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
         message = f"no such option: {option}"
         hint = _option_hint(option, arguments, context, getattr(error, "possibilities", None) or ())
     path = context.command_path if context is not None else _path(arguments)
+    verb = _NO_VERB.fullmatch(message)
+    if verb is not None and path == "clusterkit" and verb[1] in _instead("verb"):
+        hint = f"clusterkit {_instead('verb')[verb[1]][0]}"
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.explain import frameworks
 from clusterkit.cli.explain.topics import all_topics, find_topic
+from clusterkit.cli.explain.words import _text
 from clusterkit.cli.frame.main import app
 from clusterkit.config.platforms import platform_names
 from clusterkit.config.schema import ClusterModel, ConfigModel
@@ -19,6 +20,7 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.model import JobState, NodeCommand, Ref, Runtime
 from clusterkit.jobs.submit.preflight import MODES
 from clusterkit.launch.frameworks import Framework, framework_names, load_framework
+from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.gate import Mode
 
@@ -103,6 +105,38 @@ def test_what_people_ask_for(word: str, said: str) -> None:
     assert said in find_topic(word).text
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("submit", "clusterkit submit --help"),
+        ("lint_env", "Lint NCCL"),
+        ("exit codes", "130 interrupted"),
+        ("137", "SIGKILL: mostly out of memory"),
+        ("SIGTERM", "cancelled, out of time"),
+        ("sighup", "SIGHUP: a process was ended by signal 1"),
+        ("2", "Of clusterkit itself: could not do it"),
+        ("127", "the command was not found"),
+        ("h100", "clusterkit estimate --gpu H100-SXM5-80GB"),
+        ("zero3", "A strategy: "),
+        ("tp8-pp4", "estimate --strategy tp8-pp4"),
+        ("cuda-out-of-memory", "a GPU ran out of memory"),
+        ("out of memory", "slurm-memory-limit"),
+        ("oom", "oom-killer"),
+    ],
+)
+def test_what_no_list_has_is_explained_too(word: str, said: str) -> None:
+    text = find_topic(word).text
+    assert said in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_rule_of_diagnose_is_explained_by_its_name() -> None:
+    for rule in own_rules():
+        said = _text(rule).partition("\n\nSuch as: ")
+        assert "{" not in said[0]
+        assert said[2]
+
+
 def test_frameworks_are_one_table() -> None:
     lines = find_topic("frameworks").text.splitlines()
     assert lines[0].split() == ["FRAMEWORK", "PACKAGE", "NODES", "SLOTS"]
@@ -142,8 +176,9 @@ def test_no_topic_says_its_name_twice() -> None:
 def test_unknown_topic() -> None:
     with pytest.raises(UserError, match="did you mean 'preempted'"):
         find_topic("prempted")
-    with pytest.raises(UserError, match="lists the topics"):
-        find_topic("zzzz")
+    for wild in ("zzzz", "h1000", "256", "a", "", "nonsense words", "x:y", "*"):
+        with pytest.raises(UserError, match="lists the topics"):
+            find_topic(wild)
 
 
 def test_verb() -> None:

@@ -100,6 +100,8 @@ TORCHRUN = ("--framework", "torchrun")
             ["no such option: --node", "did you mean --nodes"],
         ),
         (("sumbit",), ["no such command 'sumbit'", "did you mean 'submit'?"]),
+        (("stop",), ["no such command 'stop'", "hint: clusterkit cancel JOB"]),
+        (("ps",), ["no such command 'ps'", "hint: clusterkit status"]),
         (("render", *TORCHRUN, "--only", "sbath", "train.py"), ["did you mean 'sbatch'?"]),
     ],
 )

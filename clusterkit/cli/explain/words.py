@@ -1,0 +1,122 @@
+"""What can be explained without being listed: a verb, a GPU, a strategy, an exit code, an error."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table, texts
+from clusterkit.cli.frame.main import VERBS, command_of
+from clusterkit.core.errors import UserError
+from clusterkit.estimate.machines.gpus import Gpu, gpu_named
+from clusterkit.estimate.strategies import STRATEGIES, strategy_named
+from clusterkit.observe.diagnose.rules import Rule, own_rules
+
+_MOST_RULES = 8
+_SIGNALLED = 128
+_LAST_CODE = 255
+_COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was not found"}
+"""As a shell has it (POSIX, XCU 2.8.2)."""
+
+
+def topic_of(word: str) -> Topic | None:
+    """Return what is known of a word that is no topic; None for nothing."""
+    ways: tuple[Callable[[str], Topic | None], ...] = (_verb, _exit_code, _gpu, _strategy, _error)
+    for way in ways:
+        with suppress(UserError):
+            if (topic := way(word.strip())) is not None:
+                return topic
+    return None
+
+
+def _verb(word: str) -> Topic | None:
+    name = word.lower().replace("_", "-")
+    if name not in VERBS:
+        return None
+    about = [" ".join(part.split()) for part in (command_of(name).help or "").split("\n\n")]
+    more = f"Its flags: `clusterkit {name} --help`."
+    return Topic(name=name, summary=about[0], text=paragraphs(*about, more))
+
+
+def _exit_code(word: str) -> Topic | None:
+    name = word.upper()
+    if name in signal.Signals.__members__:
+        code = _SIGNALLED + signal.Signals[name]
+    elif re.fullmatch(r"[0-9]{1,3}", word) and int(word) <= _LAST_CODE:
+        code = int(word)
+    else:
+        return None
+    return Topic(
+        name=str(code) if name.isdigit() else name,
+        summary=f"exit code {code}",
+        text=paragraphs(f"As the exit code of a job: {_meaning(code)}.", _of_ours(code))
+        + "\n\nAll of them: `clusterkit explain exit-codes`.",
+    )
+
+
+def _meaning(code: int) -> str:
+    known = texts("job-exit-codes").get(str(code)) or _COMMAND_LINE.get(code)
+    if known or code == 0:
+        return known or "it succeeded"
+    with suppress(ValueError):
+        if code > _SIGNALLED:
+            number = signal.Signals(code - _SIGNALLED)
+            return f"{number.name}: a process was ended by signal {number.value}"
+    return "the command's own"
+
+
+def _of_ours(code: int) -> str:
+    ours = texts("exit-codes").get(str(code))
+    return f"Of clusterkit itself: {ours}." if ours else ""
+
+
+def _gpu(word: str) -> Topic | None:
+    if ":" in word or len(word) < 3:
+        return None
+    gpu = gpu_named(word)
+    text = table(_figures(gpu)) + f"\n\nWhat fits on it: clusterkit estimate --gpu {gpu.name}"
+    return Topic(name=gpu.name, summary="a GPU", text=text, group="gpus")
+
+
+def _figures(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    yield "memory", f"{gpu.memory_gb:g} GB, {gpu.memory_gbs:g} GB/s"
+    yield "16 bits", f"{gpu.half_tflops:g} TFLOP/s" + ("" if gpu.has_bf16 else ", without bf16")
+    if gpu.fp8_tflops is not None:
+        yield "8 bits", f"{gpu.fp8_tflops:g} TFLOP/s"
+    if gpu.nvlink_busbw_gbs is not None:
+        yield "in a node", f"{gpu.nvlink_busbw_gbs:g} GB/s by NVLink or xGMI (bus bandwidth)"
+    yield "otherwise", f"PCIe {gpu.pcie_gen}"
+
+
+def _strategy(word: str) -> Topic | None:
+    name = strategy_named(word).name
+    summary = next(one.summary for one in STRATEGIES if one.name == name)
+    text = f"A strategy: {summary}.\n\nclusterkit estimate --strategy {word} ..."
+    return Topic(name=word, summary=summary, text=text, group="strategies")
+
+
+def _error(word: str) -> Topic | None:
+    """Return the rules of `diagnose` in whose title or examples these words stand."""
+    wanted = re.compile(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])")
+    if not re.search(r"(?i)[a-z]{3}", word):
+        return None
+    rules = [rule for rule in own_rules() if rule.id == word.lower()] or [
+        rule for rule in own_rules() if any(map(wanted.search, (rule.title, *rule.examples)))
+    ]
+    if not rules:
+        return None
+    if len(rules) == 1:
+        return Topic(name=word, summary=rules[0].general_title, text=_text(rules[0]))
+    rules.sort(key=lambda rule: (not wanted.search(rule.title), rule.id))
+    listed = table((rule.id, rule.general_title) for rule in rules[:_MOST_RULES])
+    said = filled("`clusterkit diagnose JOB` knows it as one of these, or as none of them:")
+    return Topic(name=word, summary="words of logs", text=f"{said}\n\n{listed}")
+
+
+def _text(rule: Rule) -> str:
+    about = f"What `clusterkit diagnose` calls {rule.id}: {rule.general_title}."
+    plain = (text for text in (rule.says, rule.do) if "{" not in text)  # else it needs a log
+    example = rule.examples[0].strip().splitlines()[-1]
+    return f"{paragraphs(about, *plain)}\n\n{filled(example, 'Such as: ')}"
