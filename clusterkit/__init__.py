@@ -5,7 +5,8 @@
     job = clusterkit.submit("train.py", args=["--steps", 200], framework="torchrun", nodes=2)
     job.wait()
 
-Every function is the verb of the same name: docs/how-to/python.md.
+Every function is the verb of the same name (docs/how-to/python.md), but `heartbeat`, which a
+training script may call (docs/how-to/hangs.md).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         submit,
     )
     from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
+    from clusterkit.core.heartbeat import heartbeat
 
 __all__ = [
     "ClusterkitError",
@@ -46,6 +48,7 @@ __all__ = [
     "UserError",
     "estimate",
     "find_job",
+    "heartbeat",
     "preflight",
     "render",
     "submit",
@@ -66,7 +69,8 @@ def __dir__() -> list[str]:
 
 
 def _home(name: str) -> str:
-    return "clusterkit.core.errors" if name in _ERRORS else "clusterkit.api"
+    home = "core.heartbeat" if name == "heartbeat" else "api"
+    return "clusterkit.core.errors" if name in _ERRORS else f"clusterkit.{home}"
 
 
 class _Verb(ModuleType):

@@ -8,6 +8,7 @@ from clusterkit.api.arguments import ClusterkitWarning
 from clusterkit.api.estimating import Estimate, estimate
 from clusterkit.api.jobs import JobHandle, Rendered, find_job, render, submit
 from clusterkit.api.preflighting import Preflight, preflight
+from clusterkit.core.heartbeat import heartbeat
 
 __all__ = [
     "ClusterkitWarning",
@@ -17,6 +18,7 @@ __all__ = [
     "Rendered",
     "estimate",
     "find_job",
+    "heartbeat",
     "preflight",
     "render",
     "submit",

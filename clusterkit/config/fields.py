@@ -23,6 +23,7 @@ from clusterkit.core.model import (
     ContainerRuntime,
     GpuRequest,
     HorovodController,
+    OnHang,
     RequeueOn,
     ShareRuns,
 )
@@ -274,6 +275,7 @@ Controller = HorovodController
 Runtime = ContainerRuntime
 Readers = ShareRuns
 Failures = RequeueOn
+Hanging = OnHang
 Preflight = Literal["auto", "full", "off"]
 OnIdle = Literal["warn", "cancel"]
 HostKeys = Literal["known", "accept-new"]

@@ -20,6 +20,9 @@ PORT_STRIDE = 10
 
 NO_PLATFORM = "off"
 """The value of `platform` where the cloud of a cluster is to be left alone."""
+HANG_AFTER_S = 300
+"""How long a job may make no progress at least, unless it says otherwise: two evaluations of two
+minutes each, and some more."""
 SYNC_LIMIT_MIB = 500
 """How much `--sync` sends to each node unless it is allowed more."""
 
@@ -122,6 +125,14 @@ class RequeueOn(StrEnum):
 
     HARDWARE = "hardware"
     FAILURE = "failure"
+
+
+class OnHang(StrEnum):
+    """What is done about a job that makes no progress any more."""
+
+    REPORT = "report"
+    CANCEL = "cancel"
+    RESTART = "restart"
 
 
 class ShareRuns(StrEnum):
@@ -228,6 +239,8 @@ class ClusterSpec:
     # Checks of nodes
     preflight: str = "auto"
     drain_command: tuple[str, ...] = ()
+    on_hang: OnHang = OnHang.REPORT
+    hang_after: int | None = None
     # What becomes of jobs that use nothing, and what GPUs cost
     idle_limit: int | None = None
     on_idle: str = "warn"
@@ -391,6 +404,9 @@ class LaunchPlan:
     requeue: int
     restarts: int = 0
     requeue_on: RequeueOn = RequeueOn.HARDWARE
+    on_hang: OnHang = OnHang.REPORT
+    hang_after_s: int = HANG_AFTER_S
+    """For how long the job may make no progress at least."""
     spares: int = 0
     """How many nodes there are beyond those that the job uses, for those that fail."""
     spare_names: tuple[str, ...] = ()
@@ -447,6 +463,8 @@ class NodeResult:
     """The rule of `clusterkit diagnose` that its output fits, where another attempt may follow."""
     step: Annotated[int, Within(0, 1 << 62)] | None = None
     """The last step that its output tells of, then."""
+    hung: str | None = None
+    """How it was noticed that the job makes no progress, where it was ended for that."""
     lost: str | None = None
     """How the others noticed that the node has gone; then its exit code is theirs to choose."""
     rank: Annotated[int, Within(0, 10_000_000)] | None = None

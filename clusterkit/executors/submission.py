@@ -250,6 +250,8 @@ def _prepare(
         requeue=plan.requeue,
         restarts=plan.restarts,
         requeue_on=plan.requeue_on,
+        on_hang=plan.on_hang,
+        hang_after_s=plan.hang_after_s,
         notices=plan.cluster.platform != NO_PLATFORM,
         resumes=plan.cluster.plain_srun_args != plan.cluster.srun_args,
         spares=plan.spares,

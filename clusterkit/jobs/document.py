@@ -7,7 +7,7 @@ from typing import Any
 from clusterkit.core import files
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.records import texts_of
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.jobs import nccl_network
 from clusterkit.jobs.logs import LogReader, ranks_of, read_logs
@@ -41,8 +41,9 @@ def full_document_of(job: Job) -> dict[str, Any]:
         document = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
     attempts = node_results.read_attempts(job.run)
     network = nccl_network.document_of(nccl_network.network_of(job.run))
-    told: dict[str, Any] = {"failure": document, "attempts": attempts, "nccl_network": network}
-    told["notified"] = notified(job.run)
+    hang = hangs.document_of(hangs.read_hang(job.run, node_results.latest_attempt(job.run)))
+    told: dict[str, Any] = {"failure": document, "attempts": attempts, "hang": hang}
+    told |= {"nccl_network": network, "notified": notified(job.run)}
     return {**document_of(job), **_owner(job.run), **told}
 
 

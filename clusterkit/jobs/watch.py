@@ -57,7 +57,7 @@ class Watch:
     def look(self) -> list[Job]:
         """Return the jobs that have changed their states.
 
-        A single job also counts as changed when it is pending for another reason than before.
+        A single job also counts as changed when it is pending for another reason, or hangs.
 
         Raises:
             UserError: the folder of the only job cannot be read any more.
@@ -132,10 +132,10 @@ class Watch:
 
 
 def _has_changed(before: Job, job: Job, *, reason: bool) -> bool:
-    """Tell whether the state is another one, or the `reason` for which the job is pending."""
+    """Tell whether the state is another one, or the `reason` why the job is pending, or hangs."""
     then, now = before.status, job.status
-    pending = reason and now.state is JobState.PENDING
-    return now.state is not then.state or (pending and now.reason != then.reason)
+    told = reason and now.state in {JobState.PENDING, JobState.RUNNING}
+    return now.state is not then.state or (told and now.reason != then.reason)
 
 
 def _unknown_timeout_s(job: Job) -> float:

@@ -118,6 +118,11 @@ class JobOptions:
         "[mail me@example.org]", "Notifications")] = ()
     on_failure: Annotated[Sequence[str], Option("WAY", "The same, only of a job that failed; "
         "repeatable.", "[slack ~/.slack-url]", "Notifications")] = ()
+    on_hang: Annotated[str | None, Option("report|cancel|restart",
+        "What to do when the job makes no progress: say so (default), end it, or restart it.",
+        "restart", "Hanging")] = None
+    hang_after: Annotated[int | None, Option("S", "Seconds without a step that are no hang yet: "
+        "300, or twice the longest so far.", "1800")] = None
     image: Annotated[str | None, Option("NAME", "Image to run in.",
         "clusterkit/torch:cuda", panel="Container")] = None
     container: Annotated[str | None, Option("RUNTIME",
@@ -247,6 +252,10 @@ class JobSpec:
     requeue: int = 0
     restarts: int = 0
     requeue_on: str = RequeueOn.HARDWARE
+    on_hang: str | None = None
+    """None for the cluster's own."""
+    hang_after: int | None = None
+    """Seconds without progress that are no hang yet; None for the cluster's own."""
     spares: int = 0
     """How many more nodes to have at hand, for those that fail."""
     deepspeed_preset: str | None = None

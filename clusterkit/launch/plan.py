@@ -11,10 +11,12 @@ from clusterkit.config.units import parse_time_limit
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (
+    HANG_AFTER_S,
     ClusterSpec,
     ContainerPlan,
     HorovodController,
     LaunchPlan,
+    OnHang,
     RequeueOn,
     SyncPlan,
 )
@@ -93,6 +95,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         requeue=job.requeue,
         restarts=job.restarts,
         requeue_on=RequeueOn(job.requeue_on),
+        on_hang=OnHang(job.on_hang) if job.on_hang is not None else cluster.on_hang,
+        hang_after_s=job.hang_after or cluster.hang_after or HANG_AFTER_S,
         spares=job.spares,
         spare_names=names[most:],
         deepspeed_preset=job.deepspeed_preset,

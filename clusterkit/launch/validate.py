@@ -11,7 +11,7 @@ from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_tim
 from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
-from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, RequeueOn
+from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, OnHang, RequeueOn
 from clusterkit.core.notification import FORMS, parse_way
 from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
@@ -23,6 +23,7 @@ problem = partial(read_problem, __file__, "refusals.tsv")
 
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
+_MOST_SECONDS = 10**7
 _LONGEST_VALUE = (1 << 17) - 2
 """MAX_ARG_STRLEN of execve(2), less the `=` and the NUL."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,6 +93,7 @@ def _check_sizes(job: JobSpec) -> Iterator[Problem]:
         ("gpus_per_node", max(job.gpus_per_node, default=0), _MOST_SLOTS),
         ("requeue", job.requeue, _MOST_RESTARTS),
         ("restarts", job.restarts, _MOST_RESTARTS),
+        ("hang_after", job.hang_after or 0, _MOST_SECONDS),
     ):
         if value > most:
             flag = f"--{key.replace('_', '-')}"
@@ -113,6 +115,17 @@ def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
         yield problem("no-slot")
 
 
+def _check_hang(job: JobSpec) -> Iterator[Problem]:
+    if job.on_hang is not None and job.on_hang not in [*OnHang]:
+        yield problem("on-hang", job, choices=", ".join(OnHang))
+    elif job.on_hang == OnHang.RESTART and job.max_nodes is not None:
+        yield problem("on-hang-elastic", job)
+    elif job.on_hang == OnHang.RESTART and not (job.requeue or job.restarts):
+        yield problem("on-hang-no-restart", job)
+    if job.hang_after is not None and job.hang_after < 1:
+        yield problem("hang-after", job)
+
+
 def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     again = job.requeue or job.restarts
     numbers = (("requeue", job.requeue), ("restarts", job.restarts), ("spares", job.spares))
@@ -126,6 +139,7 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
         yield problem("requeue-on-elastic", job)
     elif job.requeue_on == RequeueOn.FAILURE and not again:
         yield problem("requeue-on-no-restart", job)
+    yield from _check_hang(job)
     if job.spares <= 0:
         return
     if cluster.kind.shares_machine:

@@ -15,6 +15,7 @@ from clusterkit.core import files, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.records import counts_of, object_of, text_of
+from clusterkit.core.throughput import step_of
 from clusterkit.estimate.machines.instances import instance_named
 from clusterkit.executors.run import attempts, node_results
 from clusterkit.executors.run.node_results import Results
@@ -22,7 +23,6 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.logs import LogReader
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.diagnose.hits import RESTART
-from clusterkit.observe.throughput import step_of
 
 _MOST_READ = 64 << 20
 """Characters of the output of the first node in which steps are looked for."""

@@ -56,6 +56,7 @@ JOB: Mapping[str, str] = {
     "nodes": "how the command of each node ended; empty until then",
     "failure": "of the first rank that failed: `node`, `rank`, `exit_code`, `message`, `tail`",
     "attempts": "how each start of the job ended, the first one first",
+    "hang": "who noticed that the job makes no progress, when, after which step; null without",
     "nccl_network": "what NCCL said it goes over: `name`, `gpudirect`, `warning`; null without",
     "notified": "in lines, [who was told](../how-to/notify.md) that it has ended; null for nobody",
 }

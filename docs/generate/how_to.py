@@ -26,7 +26,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "rented-machines",
         "services",
     ),
-    "Jobs": ("frameworks", "sweeps", "requeue", "notify", "report", "elastic", "python", "ci"),
+    "Jobs": (
+        "frameworks",
+        "sweeps",
+        "requeue",
+        "hangs",
+        "notify",
+        "report",
+        "elastic",
+        "python",
+        "ci",
+    ),
     "Frameworks": (
         "mpi",
         "tensorflow",

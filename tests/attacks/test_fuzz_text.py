@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.observe import throughput
+from clusterkit.core import throughput
 from tests.attacks.in_process import Cli, cli
 
 __all__ = ["cli"]  # a fixture

@@ -39,6 +39,13 @@ ECC = (
     "((CK_NODE_RANK == 1)) || sleep 300; "
     "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'; exit 1"
 )
+STEPS = (
+    "echo on; ((CK_RESTART_COUNT)) && exit; "
+    "for ((k = 0; ; k++)); do touch $CK_RESULTS/$k-$CK_NODE_RANK; "
+    "until [[ -e $CK_RESULTS/$k-0 && -e $CK_RESULTS/$k-1 && -e $CK_RESULTS/$k-2 ]]; do sleep 0.1; "
+    "done; ((CK_NODE_RANK)) || echo step $k; sleep 0.3; done"
+)
+"""Each node waits in each step for all others, and takes some processor time for that."""
 WHOLE = {"cpus-per-task": "5"}
 """So many that no two jobs share a node."""
 
@@ -243,6 +250,12 @@ def _tell_agent_to_end(cluster: Cluster, run: RunFolder) -> None:
     os.kill(agent.pid, signal.SIGTERM)
 
 
+def _stop_rank(cluster: Cluster, run: RunFolder) -> None:
+    await_true(lambda: "step 5" in run.log(0).read_text())
+    (command,) = cluster.lab.processes("n2", r"^bash -c echo on.*step")
+    os.kill(command.pid, signal.SIGSTOP)
+
+
 FAULTS = {
     "command": Fault(
         words="the command of a node is killed (`kill -9`)",
@@ -328,6 +341,24 @@ FAULTS = {
         words="`clusterkit cancel`",
         strike=_cancel,
         ends=dict.fromkeys(("slurm", "ssh"), "cancelled"),
+    ),
+    "hang": Fault(
+        words="a rank is stopped (`SIGSTOP`), with `--on-hang cancel --hang-after 10`",
+        strike=_stop_rank,
+        body=STEPS,
+        options={"on_hang": "cancel", "hang_after": 10},
+        ends=dict.fromkeys(
+            ("slurm", "ssh"), r"failed: it hangs: no step on n1 for 1\d s, after step \d+"
+        ),
+        unscaled=("slurm", "ssh"),
+    ),
+    "hang-again": Fault(
+        words="a rank is stopped (`SIGSTOP`), with `--on-hang restart --hang-after 10 --requeue 1`",
+        strike=_stop_rank,
+        body=STEPS,
+        options={"on_hang": "restart", "hang_after": 10, "requeue": 1},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=120,
     ),
     "limit": Fault(
         words="the time limit",

@@ -13,12 +13,13 @@ from pathlib import Path
 from clusterkit.core import files, ownership, processes, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import NodeResult, RequeueOn, Runtime
+from clusterkit.core.model import NodeResult, OnHang, RequeueOn, Runtime
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.ending import tell_on_slurm
 from clusterkit.executors.node.failure import VARIABLE, explain
+from clusterkit.executors.node.hang import HangWatch
 from clusterkit.executors.node.health import drain, why_broken, why_unhealthy, with_cause
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.network import network_fault
@@ -193,6 +194,8 @@ def _give_back(run: RunFolder, me: Identity, submission: Submission, result: Nod
     """
     why = node_results.in_a_line(result.found or "")
     why = f"{me.name} is unhealthy: {why}" if why else ""
+    if not why and result.hung is not None and submission.on_hang is OnHang.RESTART:
+        why = result.hung
     if not why and submission.requeue_on is RequeueOn.FAILURE and _failed(result):
         first = node_results.first_failure(run, me.attempt)
         mine = first is not None and first.node_rank == me.rank and submission.least is None
@@ -270,10 +273,21 @@ def _run_command(
             pid = _start(run, me, marker)
             asks = submission is not None and submission.notices and submission.requeue > 0
             heeds_cloud = asks and notices.begin(run, me)
+            hang_watch = HangWatch(run, me, pid, since=since)
+            hang_watch.begin()
             watch = Watch(
-                timeouts=timeouts, run=run, me=me, pid=pid, spared=spared, heeds_cloud=heeds_cloud
+                timeouts=timeouts,
+                run=run,
+                me=me,
+                pid=pid,
+                spared=spared,
+                heeds_cloud=heeds_cloud,
+                hung=lambda: hang_watch.to_end,
             )
             exit_code, reason = watch.until_end()
+            hang_watch.end()
+    if watch.hung is not None and reason is None:
+        return replace(result, exit_code=exit_code, hung=watch.hung, step=hang_watch.step)
     ended = replace(result, exit_code=exit_code, reason=reason, noticed=watch.passed_on)
     return explain(run, me, ended, since=since)
 

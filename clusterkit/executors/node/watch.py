@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from clusterkit.core.timing import scaled
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notices import Notice, read_notice
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
-from clusterkit.executors.run import node_results, restarts, runfolder
+from clusterkit.executors.run import hangs, node_results, restarts, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -74,12 +74,16 @@ class Watch:
         pid: int,
         spared: set[int],
         heeds_cloud: bool = False,
+        hung: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.timeouts = timeouts
         self.spared = spared
         self.run = run
         self.me = me
         self.heeds_cloud = heeds_cloud
+        self._hung = hung
+        self.hung: str | None = None
+        """Why the command is ended, where it makes no progress."""
         self.pid = pid
         began = os.environ.get("CK_BEGAN", "").rpartition(".")[2]
         self.began = float(began) if began.isdecimal() else time.time()
@@ -200,8 +204,7 @@ class Watch:
             if now >= self.terminate_at:
                 self.reason = "peer"
                 self._terminate(signal.SIGTERM)
-        elif runfolder.is_removed(self.run):
-            self.reason = "cancelled"  # nobody can ask for it any more, nor for its output
+        elif self._is_in_vain():
             self._terminate(signal.SIGTERM)
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
@@ -210,13 +213,22 @@ class Watch:
                 give_up(self.run, self.me, lost=peer)
             self.terminate_at = now + self.timeouts.peer_grace_s
 
+    def _is_in_vain(self) -> bool:
+        """Tell whether the command hangs, or nobody can ask for it or its output any more."""
+        if runfolder.is_removed(self.run):
+            self.reason = "cancelled"
+            return True
+        self.hung = self._hung()
+        return self.hung is not None
+
     def _terminate(self, signum: signal.Signals) -> None:
         self.again_at = None
         if self.kill_at is not None:
             return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
         self.kill_at = time.monotonic() + self.timeouts.grace_s
         processes.send(self.pid, signum)
-        self.reason = self.reason or self._why()
+        if self.hung is None:
+            self.reason = self.reason or self._why()
 
     def _why(self) -> str:
         """Find out why somebody ends this node; the signal itself does not say."""
@@ -250,6 +262,8 @@ class Watch:
         return failure if others else None
 
     def _ending(self, code: int) -> tuple[int, str | None]:
+        if self.hung is not None and self.reason is None:
+            return hangs.HUNG, None
         if self.reason == "peer" and self.peer_code:
             return self.peer_code, self.reason
         if self.reason is not None and code == 0:

@@ -17,7 +17,7 @@ from clusterkit.core import files, reading
 from clusterkit.core.bounds import NodeName
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import JobState, NodeResult, RequeueOn
+from clusterkit.core.model import JobState, NodeResult, OnHang, RequeueOn
 from clusterkit.core.records import count_of, record_of
 from clusterkit.core.text import cut
 from clusterkit.executors.run import attempts
@@ -296,7 +296,8 @@ def is_excused(submission: Submission, results: Results, in_vain: str | None) ->
         return False
     failed = any(result.exit_code and result.reason is None for result in results.nodes)
     any_failure = submission.requeue_on is RequeueOn.FAILURE and submission.least is None
-    return any(result.fault for result in results.nodes) or (failed and any_failure)
+    hung = any(result.hung for result in results.nodes) and submission.on_hang is OnHang.RESTART
+    return hung or any(result.fault for result in results.nodes) or (failed and any_failure)
 
 
 def why_in_vain(run: RunFolder, attempt: int) -> str | None:
@@ -327,6 +328,8 @@ def failure_text(result: NodeResult) -> str:
         return f"{result.node} is unhealthy: {in_a_line(result.unfit)}"
     if result.lost is not None:
         return f"{'' if result.among else f'{result.node} '}{in_a_line(result.lost)}"
+    if result.hung is not None:
+        return in_a_line(result.hung)
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     before = result.ended_before
     after = f"; before it, {before} had ended with exit code 0" if before is not None else ""

@@ -20,7 +20,15 @@ from typing import Any
 from clusterkit.core import files, ownership, reading
 from clusterkit.core.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobStatus, RequeueOn, ShareRuns
+from clusterkit.core.model import (
+    HANG_AFTER_S,
+    ClusterKind,
+    ClusterSpec,
+    JobStatus,
+    OnHang,
+    RequeueOn,
+    ShareRuns,
+)
 from clusterkit.core.ownership import Foreign
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import Secret
@@ -240,6 +248,10 @@ class Submission:
     """How often after a failure it may on the nodes that it has, without a queue."""
     requeue_on: RequeueOn = RequeueOn.HARDWARE
     """After which failures of its command it may."""
+    hang_after_s: Seconds = HANG_AFTER_S
+    """For how long it may make no progress at least."""
+    on_hang: OnHang = OnHang.REPORT
+    """What is done where it makes none for longer than it may."""
     notices: bool = True
     """Whether its nodes ask their cloud whether it is about to take them."""
     resumes: bool = False

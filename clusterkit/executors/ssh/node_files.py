@@ -16,7 +16,7 @@ from clusterkit.core.bounds import Attempt, Moment
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import SYNC_LIMIT_MIB, NodeResult
 from clusterkit.core.shell import quote
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import inbox
 from clusterkit.executors.ssh.inbox import (
@@ -201,11 +201,14 @@ class NodeFiles:
     def _small(self) -> tuple[str, ...]:
         """What is asked for beside its log: files of its own, and folders of which some are."""
         rank, job = self.rank, self.layout.job_id
+        stacks = hangs.stacks_file(self.run, self.layout.attempt, rank)
         return (
             f"keepers/{rank}.json",
             f"ends/{rank}.json",
             "nodes",
             "failures",
+            hangs.hang_file(self.run, self.layout.attempt).name,
+            stacks.relative_to(self.run.path).as_posix(),
             *(f"submitit/{job}_{rank}_log.{kind}" for kind in ("out", "err")),
             f"submitit/keeper_{rank}.log",
         )

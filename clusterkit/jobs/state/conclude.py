@@ -17,6 +17,7 @@ from clusterkit.executors.base import QUEUED
 from clusterkit.executors.run import attempts, node_results
 from clusterkit.executors.run.attempts import restarts
 from clusterkit.executors.run.dependencies import Condition, waiting_for, why_never
+from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing
@@ -62,6 +63,9 @@ class Evidence:
     in_vain: str | None = None
     """How it is known that the latest attempt failed as the one before did."""
 
+    hang: Hang | None = None
+    """What a node has noticed of the latest attempt, which makes no progress."""
+
     @property
     def scheduled(self) -> bool:
         """Whether a scheduler speaks of the job, and not a process of ours that knows better."""
@@ -85,6 +89,8 @@ def evaluate(evidence: Evidence) -> JobStatus:
     elastic_job = evidence.submission.least is not None
     if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
         reason = attempts.losses(evidence.rounds, evidence.results.nodes)
+    if evidence.hang is not None and state is JobState.RUNNING:
+        reason = evidence.hang.text
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
     if unwritten and state is JobState.FAILED and reason in _NO_REASON:
         reason = node_results.unwritten_failure(evidence.results.nodes)

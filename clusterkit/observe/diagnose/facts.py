@@ -12,24 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterkit.core import files, reading
+from clusterkit.core import files, reading, throughput
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.executors.node.failure import read_rank_failure
-from clusterkit.executors.run import node_results, restarts
+from clusterkit.executors.run import hangs, node_results, restarts
 from clusterkit.executors.run.runfolder import listed
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe import throughput
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
 from clusterkit.observe.diagnose.flight_recorder import dumps_below, read_recorders
 from clusterkit.observe.diagnose.hits import RESTART
 from clusterkit.observe.diagnose.open_log import text_size
 from clusterkit.observe.diagnose.order import Place
+from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks
 from clusterkit.observe.diagnose.verdict import Known
 
 _SIGTERM = 143
@@ -64,7 +64,12 @@ def known_of(job: Job) -> tuple[Known, tuple[Source, ...], tuple[str, ...]]:
     known = Known(
         job=name_of(job),
         folder=job.run.path,
-        facts=(*_facts(job, results, failure), *_locks(job, plan), *recorded.facts),
+        facts=(
+            *_facts(job, results, failure),
+            *_hang(job, attempt, plan),
+            *_locks(job, plan),
+            *recorded.facts,
+        ),
         first=first,
         processes=processes,
         succeeded=state is JobState.SUCCEEDED,
@@ -111,6 +116,17 @@ def _attempts(job: Job) -> Iterator[Fact]:
     steps = steps_of_attempts(job.run.log(0))
     each = ", ".join(f"{steps.get(attempt, 0)} steps" for attempt in range(made))
     yield _fact("attempts", f"{made} of {made}, to the time limit" + (f"; {each}" if steps else ""))
+
+
+def _hang(job: Job, attempt: int, plan: Mapping[str, Any]) -> Iterator[Fact]:
+    """Tell that the job makes no progress, and where its ranks stood when that was noticed."""
+    hang = hangs.read_hang(job.run, attempt)
+    if hang is None or hang.over or job.status.state is JobState.SUCCEEDED:
+        return
+    found = kept_stacks(job.run, attempt, len(counts_of(plan, "slots")) or job.submission.nodes)
+    where = in_a_sentence(found).replace(";", ",")
+    text = f"clusterkit fact: hung={hang.text}" + (f"; {where}" if where else "")
+    yield Fact(text=text, node=hang.node, time=hang.at)
 
 
 def _locks(job: Job, plan: Mapping[str, Any]) -> Iterator[Fact]:

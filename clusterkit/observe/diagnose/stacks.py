@@ -15,16 +15,21 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit.core import files
-from clusterkit.core.data import read_template
 from clusterkit.core.records import object_of, text_of
+from clusterkit.executors.run.hangs import read_stacks, stacks_script
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.nodes import of_job
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe.vitals.host import ranks_snippet
+from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.transport.base import Reply
-from clusterkit.transport.probe import Missing, PreflightJob, Probe, read_output
+from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
 from clusterkit.transport.script import compose, new_token
 
 _TIMEOUT_S = 60.0
+STOPPED = "stopped by a signal (SIGSTOP): kill -CONT lets it go on"
+"""Stands above the frames of a process that does not run at all."""
+HALTED = "[stopped]"
+"""Stands behind the name of such a process below a rank."""
 _RANK = re.compile(r"^@ ([0-9]{1,10}) ([0-9]{1,7})(?: (\S{1,255}))? *$", re.MULTILINE)
 _CHILD = re.compile(
     r"^\+ (?P<rank>[0-9]{1,7}) (?P<name>\S{1,64})(?: (?P<node>\S{1,255}))? *\n?", re.MULTILINE
@@ -103,12 +108,8 @@ def take_stacks(job: Job) -> Stacks:
 
 
 def _probe(marker: str, python: str) -> Probe[str]:
-    # No pipe nor quote may get in: it is a word of a shell on the node.
-    wanted = shlex.quote(marker)
-    folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
-    snippet = read_template("programs/probes/stacks.sh")
-    snippet = snippet.replace("@MARKER@", wanted).replace("@PATH@", folder)
-    return Probe(name="stacks", command=ranks_snippet() + snippet, parse=str, timeout_s=_TIMEOUT_S)
+    script = stacks_script(marker, python)
+    return Probe(name="stacks", command=script, parse=str, timeout_s=_TIMEOUT_S)
 
 
 def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool = False) -> Stacks:
@@ -212,9 +213,11 @@ def _of_rank(
             threads[-1][1].append(line.strip())
     main = next((one for one in threads if one[0] == "MainThread"), None)
     main = main or next(iter(threads), None)
-    if not main or not main[1]:
+    halted = (STOPPED,) if "! stopped" in lines else ()
+    if not halted and (not main or not main[1]):
         return None
-    return Stack(node=node, rank=rank, frames=tuple(main[1]), children=children)
+    frames = tuple(main[1]) if main is not None else ()
+    return Stack(node=node, rank=rank, frames=(*halted, *frames), children=children)
 
 
 def _trouble(part: str, pid: int, node: str, *, contained: bool) -> Trouble:
@@ -235,3 +238,54 @@ def _trouble(part: str, pid: int, node: str, *, contained: bool) -> Trouble:
         )
     words = " ".join(said.replace("! failed", "").split())[:200]
     return Trouble(node=node, message=f"py-spy said of process {pid}: {words or 'nothing'}")
+
+
+_MOST_KEPT = 1 << 25
+"""Bytes of kept stacks of a job that are read."""
+_MOST_PLACES = 4
+_LOADER = re.compile(r"torch/utils/data/|/data/dataset|webdataset/")
+_FUNCTION = re.compile(r"(?P<name>[\w.<>]{1,80}) \(")
+
+
+def kept_stacks(run: RunFolder, attempt: int, n_nodes: int) -> Stacks:
+    """Return where the ranks stood when the job made no progress; nothing where none were kept."""
+    probe = Probe(name="stacks", command="", parse=str)
+    replies, room = [], _MOST_KEPT
+    for rank in range(n_nodes):
+        text = read_stacks(run, attempt, rank)
+        room -= len(text)
+        if text and room >= 0:
+            outputs = {probe.name: Output(stdout=text)}
+            reach = Reach(via="local")  # the name of each node stands in the text
+            replies.append(Reply(node=f"node {rank}", reach=reach, outputs=outputs))
+    return fold_stacks(probe, replies)
+
+
+def in_a_sentence(found: Stacks) -> str:
+    """Return who waits for whom, such as `rank 5 is in the data loader; ranks 0-4 wait in barrier`.
+
+    Whoever stands elsewhere than most comes first.
+    """
+    told = [f"{_who(group.ranks)} {_where(group)}" for group in found.groups[:_MOST_PLACES]]
+    more = sum(len(group.ranks) for group in found.groups[_MOST_PLACES:])
+    return ", ".join((*told, *([f"{more} more ranks elsewhere"] if more else [])))
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}"
+
+
+def _where(group: StackGroup) -> str:
+    one = len(group.ranks) == 1
+    verb, wait = ("is", "waits") if one else ("are", "wait")
+    halted = [name for name in group.children if HALTED in name]
+    below = f", with {', '.join(halted)} below" if halted else ""
+    if group.frames[0] == STOPPED:
+        return f"{verb} stopped (SIGSTOP)"
+    calls = [frame for frame in group.frames if _COLLECTIVE.search(frame)]
+    named = [found["name"] for frame in calls if (found := _FUNCTION.match(frame))]
+    if named:
+        return f"{wait} in {named[-1]}{below}"
+    if any(_LOADER.search(frame) for frame in group.frames):
+        return f"{verb} in the data loader{below}"
+    return f"{verb} in {group.frames[0][:120]}{below}"

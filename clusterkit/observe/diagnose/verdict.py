@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterkit.core import throughput
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import fold_numbers
-from clusterkit.observe import throughput
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
     Root,

@@ -9,9 +9,9 @@ from typing import Any
 from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState
+from clusterkit.core.throughput import Throughput
 from clusterkit.jobs import nccl_network
 from clusterkit.jobs.nccl_network import Network
-from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.vitals.host import Process
 from clusterkit.observe.vitals.sample import (
     IO_WAIT_PERCENT,

@@ -13,13 +13,13 @@ from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.reading import size_of
 from clusterkit.core.records import count_of
+from clusterkit.core.throughput import Throughput, read
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
 from clusterkit.jobs.nccl_network import HEAD, Network, network_of
 from clusterkit.jobs.nodes import Part, Subject
 from clusterkit.jobs.watch import Watch
-from clusterkit.observe.throughput import Throughput, read
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
 from clusterkit.observe.vitals.sample import NodeRates, NodeSample, NodeVitals, ask_vitals, rates
 

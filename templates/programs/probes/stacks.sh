@@ -10,6 +10,9 @@ for f in "$root"/*/lock "$root"/*/*/lock; do
 [ -f "$f" ] && echo "! lock $(($(date +%s) - $(stat -c %Y "$f"))) $f"
 done
 }
+stopped() { case $(sed -n 's/^State:[^A-Za-z]*//p' "/proc/$1/status" 2>/dev/null) in T*) : ;; *) false ;; esac; }
+# KILL: whoever asks may have blocked the other signals, and py-spy has that from it.
+look() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$spy" "$@"; else "$spy" "$@"; fi; }
 seen=0
 # shellcheck disable=SC2046
 set -- $(ranks)
@@ -20,7 +23,8 @@ case ${l#*,} in *,-) continue ;; @MARKER@*) : ;; *) continue ;; esac
 up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
 case $all in *" $up,${l#*,} "*) below=1 ;; *) below=0 ;; esac
 if [ $below = 1 ] && { python "$up" || ! python "$p"; }; then
-echo "+ $r $(tr -dc 'A-Za-z0-9_.+:-' <"/proc/$p/comm") $(value CK_NODE_NAME)"; continue
+halt=; stopped "$p" && halt='[stopped]'
+echo "+ $r $(tr -dc 'A-Za-z0-9_.+:-' <"/proc/$p/comm")$halt $(value CK_NODE_NAME)"; continue
 fi
 python "$p" || continue
 own=$(value PATH)
@@ -29,8 +33,11 @@ case $first in /*) own=${first%/*}:$own ;; esac
 spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
 seen=1
 echo "@ $p $r $(value CK_NODE_NAME)"
+set -- --pid "$p"
+# A process that somebody has stopped cannot be stopped for the look.
+stopped "$p" && { echo "! stopped"; set -- --nonblocking "$@"; }
 if [ -z "$spy" ]; then echo "! missing"; continue; fi
-dump=$("$spy" dump --pid "$p" 2>&1) && echo "$dump" || echo "$dump
+dump=$(look dump "$@" 2>&1) && echo "$dump" || echo "$dump
 ! failed"
 case $dump in *file_baton.py*) locks ;; esac
 done

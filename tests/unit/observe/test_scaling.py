@@ -16,6 +16,7 @@ from clusterkit.cli.bench.scaling import _exit_code, _tell
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.html import require_drawing
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.core.throughput import Throughput, Unit
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.nodes import of_plan
 from clusterkit.launch.options import JobSpec
@@ -54,7 +55,6 @@ from clusterkit.observe.bench.scaling.result import (
     parse_at,
     sizes_of,
 )
-from clusterkit.observe.throughput import Throughput, Unit
 from clusterkit.observe.vitals.host import read_host
 from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.transport.probe import PreflightJob, read_output

@@ -21,12 +21,12 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec, JobState, JobStatus
 from clusterkit.core.text import cut
+from clusterkit.core.throughput import Throughput
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.logs import LogReader
 from clusterkit.jobs.nodes import Part, Subject, of_cluster, of_job
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.prometheus import write_nodes
-from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, document_of, warnings_of
 from clusterkit.observe.top.table import bars, lines_of, short
 from clusterkit.observe.top.watch import Training, Watcher, latest

@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.core.throughput import LINE
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.state.load import Job
@@ -27,7 +28,6 @@ from clusterkit.observe.bench.scaling.rates import (
     stalled,
 )
 from clusterkit.observe.bench.scaling.result import Ladder, Row, Size
-from clusterkit.observe.throughput import LINE
 
 _SILENT = "it printed no line that tells its throughput"
 _WELL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 
+from clusterkit.core.throughput import Throughput, Unit, read
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.logs import LogReader, ranks_of
-from clusterkit.observe.throughput import Throughput, Unit, read
 
 UNITS: tuple[Unit, ...] = ("samples", "tokens", "steps")
 """What is told of first: what does not depend on the batch."""

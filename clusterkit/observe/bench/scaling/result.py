@@ -12,12 +12,12 @@ from typing import Any
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.files import plain
 from clusterkit.core.model import LaunchPlan
+from clusterkit.core.throughput import Unit
 from clusterkit.executors import executor_for
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.jobs.submit.submit import Prepared, prepare
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.rates import Rate, common_unit
-from clusterkit.observe.throughput import Unit
 
 FAIR = 0.9
 """Efficiency below which a reason is looked for."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.observe import throughput
-from clusterkit.observe.throughput import Throughput, Unit
+from clusterkit.core import throughput
+from clusterkit.core.throughput import Throughput, Unit
 
 DEEPSPEED = (
     "[2024-05-02 11:02:11,123] [INFO] [timer.py:258:stop] epoch=0/micro_step=40/global_step=20, "

@@ -1,0 +1,258 @@
+"""Jobs that make no progress: told, ended, or started again, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterkit.core import files, processes, timing
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, OnHang
+from clusterkit.executors.node.hang import HangWatch
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.run import hangs, node_results, runfolder
+from clusterkit.executors.run.hangs import Hang
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs.document import full_document_of
+from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.watch import cancel, wait
+from clusterkit.observe.diagnose.job import diagnose_job
+from clusterkit.observe.diagnose.rules import load_rules
+from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks
+from tests.unit.executors.test_executors_local import Runs, await_line, log, runs, said
+
+__all__ = ["runs"]  # a fixture
+
+STEPS = "for k in 1 2 3 4 5 6; do echo step $((k + 10 * CK_RESTART_COUNT)); sleep 0.2; done; "
+HANGS = STEPS + "sleep 600"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(timing.VARIABLE, "0.2")
+
+
+def await_hang(run: RunFolder, attempt: int = 0) -> Hang:
+    deadline = time.monotonic() + 60
+    while (found := hangs.read_hang(run, attempt)) is None:
+        assert time.monotonic() < deadline, "it was never noticed"
+        time.sleep(0.1)
+    return found
+
+
+def await_over(run: RunFolder) -> None:
+    deadline = time.monotonic() + 30
+    while not await_hang(run).over:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs) -> None:
+    body = STEPS + "until [[ -e $CK_RESULTS/go ]]; do sleep 0.1; done; echo step 9; sleep 600"
+    run = runs.start(body, runs.plan(nodes=1, hang_after_s=2))
+    found = await_hang(run)
+    assert (found.node, found.step, found.by, found.over) == ("node-0", 6, "steps", False)
+    assert 2 <= found.silent_s < 20
+    job = load_job(run)
+    assert job.status.state is JobState.RUNNING
+    assert (job.status.reason or "").startswith("it hangs: no step on node-0 for ")
+    assert full_document_of(job)["hang"]["step"] == 6
+    await_line(run, "clusterkit: it hangs")
+    (run.results / "go").touch()
+    await_over(run)
+    assert load_job(run).status.reason is None
+    cancel(run)
+
+
+def test_a_job_that_hangs_can_be_ended(runs: Runs) -> None:
+    body = f"[[ $CK_NODE_RANK = 1 ]] && {{ {HANGS}; }}; trap '' TERM; sleep 600"
+    run = runs.start(body, runs.plan(hang_after_s=2, on_hang=OnHang.CANCEL))
+    job = wait(run)
+    assert said(job) == (JobState.FAILED, hangs.HUNG)
+    assert (job.status.reason or "").startswith("it hangs: no step on node-1 for ")
+    assert {result.reason for result in job.results} == {None, "peer"}
+    cause = diagnose_job(job, load_rules(())).diagnosis.cause
+    assert cause is not None
+    assert cause.rule == "hung"
+
+
+@pytest.mark.parametrize(
+    ("body", "attempts", "state"),
+    [
+        (f"((CK_RESTART_COUNT)) && exit 0; {HANGS}", 2, JobState.SUCCEEDED),
+        (HANGS, 3, JobState.FAILED),
+        (HANGS.replace("$((k + 10 * CK_RESTART_COUNT))", "$k"), 2, JobState.FAILED),
+    ],
+    ids=["ends-well", "uses-all-up", "same-step"],
+)
+def test_a_job_that_hangs_can_start_again_unless_it_does_so_at_the_same_step(
+    runs: Runs, body: str, attempts: int, state: JobState
+) -> None:
+    plan = runs.plan(nodes=1, hang_after_s=2, on_hang=OnHang.RESTART, requeue=2)
+    job = wait(runs.start(body, plan))
+    assert job.status.state is state, log(job.run)
+    assert len(node_results.read_attempts(job.run)) == attempts
+
+
+def test_a_script_without_steps_that_idles_is_told_by_that_alone(runs: Runs) -> None:
+    body = "echo begins; sleep 12; while :; do :; done"
+    run = runs.start(body, runs.plan(nodes=1, hang_after_s=2))
+    found = await_hang(run)
+    assert (found.node_rank, found.by, found.step) == (0, "activity", None)
+    assert "judged by that alone, as no step was printed" in found.text
+    await_over(run)
+    cancel(run)
+
+
+def test_one_that_works_without_a_word_is_not(runs: Runs) -> None:
+    run = runs.start("end=$((SECONDS + 10)); while ((SECONDS < end)); do :; done",
+                     runs.plan(nodes=1, hang_after_s=2))  # fmt: skip
+    assert said(wait(run)) == (JobState.SUCCEEDED, 0)
+    assert hangs.read_hang(run, 0) is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run-20261127-120000-abcdef")
+    files.create_folder(made.path)
+    submission = Submission(
+        run_id=made.run_id,
+        name="toy",
+        cluster="c",
+        kind=ClusterKind.LOCAL,
+        framework="env",
+        nodes=2,
+        tasks=2,
+        submitted_at=0.0,
+        hang_after_s=1,
+    )
+    runfolder.write_submission(made, submission)
+    for folder in (made.logs, made.results):
+        files.create_folder(folder)
+    return made
+
+
+def hang(rank: int, *, over: bool = False, at: float = 1.0) -> Hang:
+    return Hang(
+        node=f"n{rank}", node_rank=rank, at=at, silent_s=9, patience_s=8, by="steps", over=over
+    )
+
+
+def test_of_two_who_notice_one_tells(run: RunFolder) -> None:
+    assert hangs.note(run, 0, hang(0))
+    assert not hangs.note(run, 0, hang(1))
+    assert hangs.note(run, 1, hang(1))
+    hangs.note_over(run, 0, hang(0))
+    assert hangs.note(run, 0, hang(1, at=2.0))
+    found = hangs.read_hang(run, 0)
+    assert found is not None
+    assert (found.node_rank, found.over) == (1, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"node": 3}', '{"node": "n1", "silent_s": 1e400}', "\0" * 100]
+)
+def test_what_is_no_hang_is_none(run: RunFolder, text: str) -> None:
+    hangs.hang_file(run, 0).write_text(text)
+    assert hangs.read_hang(run, 0) is None
+
+
+def test_stacks_are_bounded_and_the_oldest_go(run: RunFolder) -> None:
+    for attempt in range(4):
+        hangs.keep_stacks(run, attempt, 0, "x" * (1 << 21))
+    names = sorted(path.name for path in (run.path / "stacks").iterdir())
+    assert names == ["2-node-0.txt", "3-node-0.txt"]
+    assert len(hangs.read_stacks(run, 3, 0)) == 1 << 19
+    assert hangs.count_stacks(run, 3) == 1
+
+
+def test_a_full_disk_keeps_no_watch_from_looking(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Identity(rank=0, name="n1", job_id="1", attempt=0, of=2, among=("n1", "n2"))
+    watch = HangWatch(run, me, os.getpid(), since=0)
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("no space left")
+
+    monkeypatch.setattr(hangs, "note", full)
+    monkeypatch.setattr(watch, "_patience", Always())
+    with pytest.raises(UserError):
+        watch.look()
+    with pytest.raises(UserError):
+        watch.look()  # and so again, until there is room
+    monkeypatch.undo()
+
+
+class Always:
+    """The patience of a job that hangs."""
+
+    signs, seconds, least_s = 1, 1.0, 1.0
+
+    def hear(self, *_: object) -> None: ...
+
+    def see(self, *_: object, **__: object) -> None: ...
+
+    def must_look(self, _: float) -> bool:
+        return False
+
+    def is_over(self, _: float) -> bool:
+        return True
+
+    def silent_s(self, _: float) -> float:
+        return 2.0
+
+
+DUMP = """\
+@ {pid} {rank} n{node}
+Process {pid}: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    {frame}
+    <module> (train.py:50)
+"""
+
+
+def dump(rank: int, node: int, frame: str) -> str:
+    return DUMP.format(pid=4711 + rank, rank=rank, node=node, frame=frame)
+
+
+def test_who_waits_for_whom_is_one_sentence(run: RunFolder) -> None:
+    waits = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
+    loads = "_next_data (torch/utils/data/dataloader.py:1448)"
+    worker = "+ 2 pt_data_worker[stopped] n2\n"
+    hangs.keep_stacks(run, 0, 0, dump(0, 1, waits) + dump(1, 1, waits))
+    hangs.keep_stacks(run, 0, 1, dump(2, 2, loads) + worker + "@ 4714 3 n2\n! stopped\n! missing\n")
+    told = in_a_sentence(kept_stacks(run, 0, 2))
+    assert told == (
+        "rank 2 is in the data loader, with pt_data_worker[stopped] below, "
+        "rank 3 is stopped (SIGSTOP), ranks 0-1 wait in all_reduce"
+    )
+
+
+def test_a_rank_that_was_stopped_is_named_without_py_spy(runs: Runs) -> None:
+    sleeps = "RANK=3 exec python3 -c 'import time; time.sleep(600)'"
+    body = f"[[ $CK_NODE_RANK = 1 ]] || {{ {HANGS}; }}; {sleeps}"
+    run = runs.start(body, runs.plan(hang_after_s=4))
+    await_line(run, "step 2")
+    deadline = time.monotonic() + 30
+    pids: list[int] = []
+    while not pids:
+        assert time.monotonic() < deadline
+        pids = [
+            pid
+            for pid in processes.marked(run.marker(1))
+            if "600" in str(processes.command_of(pid))
+        ]
+    os.kill(pids[0], signal.SIGSTOP)
+    await_hang(run)
+    while hangs.count_stacks(run, 0) < 2:
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.1)
+    assert "rank 3 is stopped (SIGSTOP)" in in_a_sentence(kept_stacks(run, 0, 2))
+    cancel(run)
