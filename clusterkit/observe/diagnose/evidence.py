@@ -32,6 +32,10 @@ _AROUND = 120
 exceptions that it led to."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
+_MESSAGE = 4
+"""Lines of a message below that of its exception which may be a find of their own."""
+_RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
+_OF_LAUNCHER = re.compile(r"srun|slurm|mpi|prte|[\[\d-]|[EWIF]\d{4} |Process \d")
 _FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
 
 
@@ -45,6 +49,17 @@ class _Doing:
 
 
 _DOING = tuple(row_of(_Doing, row) for row in read_table(__file__, "doing.tsv"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NextStep:
+    """What an exception says, and what to do then."""
+
+    says: re.Pattern[str]
+    do: str
+
+
+_NEXT_STEPS = tuple(row_of(_NextStep, row) for row in read_table(__file__, "next_steps.tsv"))
 LIBRARY = re.compile(
     r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
 )
@@ -130,6 +145,11 @@ def year_of(path: Path) -> int:
         return datetime.now(tz=UTC).year
 
 
+def next_step(said: str) -> str | None:
+    """Return what to do where an exception says so; None where its words ask for nothing known."""
+    return next((step.do for step in _NEXT_STEPS if step.says.search(said)), None)
+
+
 def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines before the hit's; of the same rank where its line names one."""
     return tuple(line.text for line in _before(hit, count, rank=hit.rank))
@@ -158,7 +178,8 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     exception that says nothing, and `then` the last of the exceptions that it led to.
     """
     above = lines_before(hit, _AROUND)
-    inside = takewhile(lambda line: line.startswith("  "), reversed(_unboxed(above) or above))
+    upward = _of_message(hit.text, tuple(reversed(_unboxed(above) or above)))
+    inside = tuple(takewhile(_indented, upward))
     frames: list[tuple[str, str]] = []
     doing: _Doing | None = None
     code = ""
@@ -171,6 +192,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         code = ""
     inner = frames[0][0] if frames else ""
     own = next((place for place, _ in frames if not LIBRARY.search(place)), "")
+    own = own or (_own_around(upward[len(inside) :]) if inside else "")
     packages, _, library = inner.rpartition("-packages/")
     called = f"in {library}" if own and packages else ""
     parts = (own or inner, called, doing.words if doing else "")
@@ -182,6 +204,30 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+def _indented(line: str) -> bool:
+    return line.startswith("  ")
+
+
+def _of_message(text: str, upward: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines above the exception in whose message of several lines a text stands."""
+    if _RAISED.match(text) or _OF_LAUNCHER.match(text):
+        return upward
+    first = next((n for n, line in enumerate(upward[:_MESSAGE]) if _RAISED.match(line)), None)
+    return upward if first is None else upward[first + 1 :]
+
+
+def _own_around(upward: Sequence[str]) -> str:
+    """Return the innermost line of no library in the traceback that quotes another as its message.
+
+    So do those of a distributed checkpoint, which has one of each rank, and of data-loader workers.
+    """
+    if len(upward) < 2 or TRACEBACK not in upward[0] or not _RAISED.match(upward[1]):
+        return ""
+    frames = map(_FRAME_AT.match, takewhile(_indented, upward[2:]))
+    places = (f"{frame[1]}:{frame[2]}" for frame in frames if frame is not None)
+    return next((place for place in places if not LIBRARY.search(place)), "")
 
 
 def _unboxed(above: Sequence[str]) -> tuple[str, ...]:

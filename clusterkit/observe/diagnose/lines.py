@@ -29,12 +29,15 @@ _AFTER_BAR = rf"(?:{_TRACE}|(?=(?:Killed|Terminated|Aborted|Segmentation fault)\
 """What a shell or a framework prints of the end of a process, whose bar has no end of line."""
 _NOT_TENSORS = r"(?!\[[A-Za-z][^\s,\[\]]*+(?:, [^\s,\[\]]++)*+(?: \.\.\.)?\]$)"
 """Horovod lists the tensors for which it waits behind the rank that has not given them."""
+_SPACE = r"(?: (?! File \"| {3}\S))?"
+"""A space that a launcher puts behind its prefix, and none of those of a traceback."""
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
         r"\[[Rr]ank:? ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
-        r"\[\d+,(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?",  # mpirun --tag-output
-        r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S)|(?=PETSC ERROR:))",  # horovodrun
+        rf"\[\d+,(?P<rank>\d{{1,6}})\](?:<std(?:out|err)>)?:{_SPACE}",  # mpirun --tag-output
+        rf"\[(?P<rank>\d{{1,6}})\](?:<std(?:out|err)>)?:{_SPACE}",  # horovodrun
+        r"\[(?P<rank>\d{1,6})\](?: (?=\S)|(?=PETSC ERROR:))",
         rf" {{0,5}}(?P<rank>\d{{1,6}}): {_NOT_TENSORS}",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\((?:\w[\w.<>]* )?pid=(?:\d+|runtime_env)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray

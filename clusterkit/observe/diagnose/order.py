@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +47,8 @@ class Place:
 
     node: str | None = None
     rank: int | None = None
+    local: str = ""
+    """The local rank, where no more is known."""
     alone: bool = False
     """Whether no other rank failed: what one process printed once is of this one."""
 
@@ -67,10 +68,13 @@ def ranked(event: Event, first: Place, *, sole: bool = False) -> Event:
     if event.node is None:
         once = first.alone and event.hit.count == 1
         own = (once or sole) and event.hit.line and not event.hit.local
-        return dataclasses.replace(event, node=first.node, rank=first.rank) if own else event
+        if not own:
+            return event
+        hit = replace(event.hit, local=first.local)
+        return replace(event, hit=hit, node=first.node, rank=first.rank)
     if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
         return event
-    return dataclasses.replace(event, node=first.node, rank=first.rank)
+    return replace(event, node=first.node, rank=first.rank)
 
 
 def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None:

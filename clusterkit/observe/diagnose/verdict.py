@@ -15,6 +15,7 @@ from clusterkit.observe.diagnose.evidence import (
     Root,
     lines_after,
     lines_before,
+    next_step,
     of_traceback,
     raised_in,
     root_at,
@@ -32,6 +33,8 @@ _SIGTERM = -15
 _FILE = '  File "'
 _TOLD = frozenset({"message", "kind"})
 """Groups of a rule beside which the next line tells no more, but where the line ends in a colon."""
+_NAMING = frozenset({"horovod-report", "launcher-report", "mpi-report", "slurm-report"})
+"""Rules of lines by which a launcher names the rank whose end it has seen."""
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
@@ -142,6 +145,7 @@ def diagnose(
     first = known.first or _told_by_torchrun(found)
     events = tuple(_of_first(event, first) for event in events)
     root = root_of(events, first)
+    first = first or _told_by_reports(events)
     if root is not None and first is not None:
         others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
         sole = (root.rule.parting or raised_in(root.hit) != ()) and not any(others)
@@ -215,6 +219,16 @@ def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
     return Place(node=source.node or root.node, rank=root.rank, alone=alone)
 
 
+def _told_by_reports(events: Iterable[Event]) -> Place | None:
+    """Return the rank that mpirun, srun or another launcher says has failed, if it is one alone."""
+    naming = [event for event in events if event.rule.id in _NAMING]
+    named = {(event.rank, event.groups.get("local", "")) for event in naming} - {(None, "")}
+    if len(named) != 1:
+        return None
+    rank, local = named.pop()
+    return Place(rank=rank, local=local, alone=True)
+
+
 def _moment(root: Root) -> float:
     return root.time if root.time is not None else float("inf")
 
@@ -247,7 +261,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
     asks = bool(hit.line) and "{place}" in rule.says
-    at = "" if asks else _at(hit)
+    at = "" if asks or of_launcher else _at(hit)
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",
@@ -258,12 +272,13 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         **({name: text for name, text in whole.groupdict().items() if text} if whole else {}),
         **({"below": ""} if _TOLD & event.groups.keys() and not hit.text.endswith(":") else {}),
     }
+    step = next_step(f"{text} {known.get('below', '')}") if rule.generic and hit.line else None
     return Finding(
         rule=rule.id,
         role=rule.role,
         title=rule.fill(rule.title, known),
         says=f"{rule.fill(rule.says, known)}{at}",
-        do=rule.fill(rule.do, known),
+        do=step or rule.fill(rule.do, known),
         advice=rule.advice,
         node=event.node,
         rank=event.rank,

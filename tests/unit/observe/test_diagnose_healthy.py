@@ -97,8 +97,8 @@ def test_of_one_that_says_it_is_through_how_processes_leave_is_not_told(
 
 def test_a_side_step_that_fails_at_the_beginning_is_no_part_of_the_job(say: Say) -> None:
     assert cause(say(SIDE + GOOD)) is None
-    assert cause(say(SIDE + SOME)) == ("slurm-report", None)
-    assert cause(say(SOME + SIDE + GOOD)) == ("slurm-report", None)
+    assert cause(say(SIDE + SOME)) == ("slurm-report", 0)
+    assert cause(say(SOME + SIDE + GOOD)) == ("slurm-report", 0)
     assert cause(say(SIDE + GOOD + "0: KeyError: 'labels'\n")) == ("python-exception", 0)
     sudo = "run.sh: line 13: sudo: command not found\n"
     assert cause(say(sudo + GOOD)) is None
@@ -346,7 +346,8 @@ def test_an_exception_of_an_earlier_run_in_the_same_file_is_none_of_the_last(say
     raised = TRACEBACK.replace("ModuleNotFoundError: No module named 'triton'", "KeyError: 'x'")
     later = "reading the next picture\n" * 200
     assert cause(say(raised + later)) is None
-    for log in (raised + later[:2000], f"{raised}{later}{SIDE}", f"{later}{raised}"):
+    for log in (raised + later[:2000], f"{later}{raised}"):
         assert cause(say(log)) == ("python-exception", None)
+    assert cause(say(f"{raised}{later}{SIDE}")) == ("python-exception", 0)
     ranked = "".join(f"[rank3]: {line}\n" for line in raised.splitlines())
     assert cause(say(ranked + later)) == ("python-exception", 3)
