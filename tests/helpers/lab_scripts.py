@@ -132,7 +132,8 @@ else:
 
 _IN_TURN = """
 import os, runpy, sys
-import deepspeed, torch._dynamo, torch.distributed.fsdp
+import deepspeed, functorch.compile, torch._dynamo, torch._inductor.compile_fx
+import torch.distributed.checkpoint, torch.distributed.fsdp, torch.utils.cpp_extension
 
 port = int(os.environ["MASTER_PORT"])
 os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
