@@ -157,6 +157,20 @@ def test_a_job_that_is_cancelled_while_it_restarts_is_over(
         assert ended(cluster, run)[0] == "cancelled"
 
 
+def test_the_time_limit_of_a_restarted_job_is_that_of_its_allocation(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """And after it the queue comes, with the next number."""
+    cluster = Cluster(lab, tmp_path, "slurm")
+    body = "echo on; case $CK_RESTART_COUNT in 0) exit 7 ;; 1) sleep 300 ;; esac"
+    run = cluster.submit(body, **RESTARTS, requeue=1, time="1")
+    assert cluster.ck("wait", run.run_id, timeout_s=180)[0] == 0
+    found = node_results.read_attempts(run)
+    assert [one.attempt for one in found] == [0, 1, 2]
+    assert {result.reason for result in found[1].nodes} == {"timeout"}
+    assert restarts.count(run, 2) == 1
+
+
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
 def test_a_loop_of_restarts_ends_by_itself(lab: Lab, tmp_path: Path, kind: str) -> None:
     """It pauses in between, and says so."""
