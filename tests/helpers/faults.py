@@ -415,6 +415,13 @@ FAULTS = {
         within_s=45,
         unscaled=("slurm", "ssh"),
     ),
+    "restart-head": Fault(
+        words="the network of the first node is gone for good, with `--restarts 1 --spares 1`",
+        strike=_head_outage,
+        options={"nodes": 2, "restarts": 1, "spares": 1, "time": "2"},
+        ends={"slurm": r"failed: (n1 .*|n1 and n2 lost each other: .*)"},
+        within_s=150,
+    ),
     "told": Fault(
         words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
         strike=_tell_agent_to_end,

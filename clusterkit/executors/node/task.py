@@ -34,6 +34,7 @@ from clusterkit.executors.node.watch import (
     may_requeue,
     requeue,
     say,
+    take_over,
 )
 from clusterkit.executors.run import attempts, node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -113,6 +114,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         _give_back(run, me, submission, result)
     if submission is not None and submission.kind.scheduled:
         tell_on_slurm(run, me, submission, result)
+    if "SLURM_JOB_ID" in os.environ:
+        take_over(run, me)
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result

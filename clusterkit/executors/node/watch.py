@@ -309,6 +309,8 @@ def _pass_on(signum: signal.Signals, marker: str, *, below: bool) -> None:
             processes.send(pid, signum)
 
 
+_BATCH_S = scaled(30.0, 15.0)
+"""How long the batch script may take to decide, or to end its step."""
 _PING_S = 10.0
 """How long Slurm may take to answer (MessageTimeout, slurm.conf(5)); a node that has lost the
 network gets no answer."""
@@ -332,6 +334,32 @@ def batch_decides(run: RunFolder, *, lost: NodeResult | None = None) -> bool:
     if host is None or submission is None or not submission.restarts:
         return False
     return lost is None or lost.node != host or lost.among is not None
+
+
+def take_over(run: RunFolder, me: Identity) -> None:
+    """End the job or have it start again, where the batch script has gone and nobody can tell.
+
+    Nodes that lost each other leave it to that; Slurm would let the job be, as `--no-kill` says.
+    """
+    lost, host = node_results.first_failure(run, me.attempt), os.environ.get(BATCH_HOST)
+    if lost is None or not lost.among or me.name == host or not batch_decides(run, lost=lost):
+        return
+    there = {run.restarted(me.attempt).name, run.requeued(me.attempt).name, run.cancelled.name}
+    deadline = time.monotonic() + _BATCH_S
+    while TERMINATION.isdisjoint(signal.sigpending()):
+        if there & runfolder.listed(run.path):
+            return
+        if time.monotonic() >= deadline:
+            requeue_or_end(run, me, lost=lost)
+            return
+        time.sleep(1.0)
+
+
+def requeue_or_end(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
+    """Ask Slurm to start a job that has lost a node again, or to end it."""
+    if may_requeue(run, runfolder.read_submission(run), me):
+        requeue(run, me, node_results.failure_text(lost), lost=lost)
+    give_up(run, me, lost=lost)
 
 
 def write_left_out(run: RunFolder) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from clusterkit.core.model import ClusterKind, NodeResult, RequeueOn
 from clusterkit.executors.node import step as steps
+from clusterkit.executors.node import watch
+from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.step import Step
 from clusterkit.executors.node.supervisor import BLOCKED
 from clusterkit.executors.node.watch import BATCH_HOST, batch_decides, blocked
@@ -230,6 +232,25 @@ def test_a_signal_reaches_the_step(slurm: Path) -> None:
         code = step.run_to_end(["sleep", "300"])
     assert code == 128 + signal.SIGTERM
     assert step.told
+
+
+@pytest.mark.parametrize(("requeue", "word"), [(0, "scancel 7"), (1, "scontrol requeue 7")])
+def test_where_the_batch_script_says_nothing_a_node_takes_over(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, requeue: int, word: str
+) -> None:
+    monkeypatch.setattr(watch, "_BATCH_S", 0.0)
+    run = job(slurm, EACH_OTHER, requeue=requeue).run
+    head, second = (
+        Identity(job_id="7", attempt=0, rank=k, of=2, name=f"n{k + 1}", among=("n1", "n2"))
+        for k in (0, 1)
+    )
+    watch.take_over(run, head)
+    run.restarted(0).touch()
+    watch.take_over(run, second)
+    assert asked(slurm) == ""
+    run.restarted(0).unlink()
+    watch.take_over(run, second)
+    assert word in asked(slurm)
 
 
 def test_workers_leave_it_to_the_batch_script_unless_its_node_is_lost(slurm: Path) -> None:
