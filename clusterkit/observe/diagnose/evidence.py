@@ -299,6 +299,8 @@ def _led_to(after: Iterable[str]) -> str:
             chained = True
         elif line.startswith(TRACEBACK) and not chained:
             break
+        elif last.endswith(":") and not line.startswith(TRACEBACK):
+            last = f"{last} {line.strip()}"[:_LONGEST_TOLD]
         elif chained and not line.startswith((" ", TRACEBACK)):
             last, chained = line[:_LONGEST_TOLD], False
     return last

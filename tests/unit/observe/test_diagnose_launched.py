@@ -96,3 +96,10 @@ def test_a_line_of_a_longer_message_is_told_with_the_line_of_the_script(say: Say
     assert found is not None
     assert found.rule not in {"python-exception", "framework-error"}
     assert "/home/ada/train.py:9" in found.says
+
+
+def test_a_later_exception_is_told_with_its_message_on_the_next_line(say: Say) -> None:
+    later = CLEANED.replace("'NoneType' object", "\n    'NoneType' object")
+    found = say(RAISED + later).cause
+    assert found is not None
+    assert "that led to AttributeError: 'NoneType' object has no attribute" in found.says
