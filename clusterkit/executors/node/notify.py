@@ -38,6 +38,7 @@ _TRY_S = 5.0
 _AGAIN_AFTER_S = (scaled(1.0), scaled(3.0))
 _LONGEST = 300
 """Characters of a reason, or of what went wrong."""
+_SUBJECT = 200
 _SECRET_MOST = 8192
 _ELSEWHERE = "/usr/sbin:/usr/lib:/usr/local/sbin"
 """Where sendmail is, beside PATH."""
@@ -165,10 +166,10 @@ def _mail(way: Way, about: Mapping[str, Any]) -> _Trouble | None:
     if program is None:
         return _Trouble(f"{about['node']} has no sendmail")
     # A subject beyond ASCII would have to be encoded, and a line of a mail has 998 bytes at most.
-    subject = headline(about).encode("ascii", "replace").decode()
+    subject = cut(headline(about), _SUBJECT).encode("ascii", "replace").decode()
     head = (
         f"To: {way.to[0]}",
-        f"Subject: {cut(subject, 200)}",
+        f"Subject: {subject}",
         "Auto-Submitted: auto-generated",
         "MIME-Version: 1.0",
         "Content-Type: text/plain; charset=utf-8",

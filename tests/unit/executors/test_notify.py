@@ -291,6 +291,17 @@ def test_mail_goes_by_the_sendmail_of_the_site(
     assert body.startswith("toy (4711 on rack): failed: näh Bcc: all@example.org\n")
 
 
+def test_a_subject_is_ascii_however_long_the_reason(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", sendmail(tmp_path / "bin", f"cat >{tmp_path}/mail"))
+    long = Ending(state=JobState.FAILED, reason="x" * 5000, exit_code=1, attempt=0, node="n1")
+    tell(run, long, on_failure=["mail me"])
+    head = (tmp_path / "mail").read_bytes().partition(b"\n\n")[0]
+    assert head.isascii()
+    assert max(map(len, head.splitlines())) < 998
+
+
 @pytest.mark.parametrize(
     ("program", "told"),
     [
