@@ -57,6 +57,9 @@ RuntimeError:
     "ValueError: No columns in the dataset match the model's forward method signature",
     "ValueError: Can't find 'adapter_config.json' at '/models/a'",
     "OSError: Can't load tokenizer for '/models/a'. If you were trying to load it from elsewhere",
+    "RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, convert all of them",
+    "RuntimeError: more than one node have assigned same rank at /a/General.cpp:17",
+    "NotImplementedError: Loading a dataset cached in a LocalFileSystem is not supported.",
 )
 
 
