@@ -52,6 +52,7 @@ class RenderOptions(JobOptions):
 
     _: dataclasses.KW_ONLY
     only: str | Sequence[str] = ()
+    service: str | None = None
 
 
 def given(options: JobOptions) -> Mapping[str, Any]:

@@ -162,7 +162,7 @@ def render(options: RenderOptions) -> Rendered:
     """Return the files that would run, as `clusterkit render` writes them.
 
     Arguments are those of `submit` that describe the job; `only` names some of the kinds sbatch,
-    hostfile, compose, node and config.
+    hostfile, compose, node and config, `service` a managed service that runs the node script.
 
     Raises:
         UserError: what is asked for is wrong.
@@ -170,7 +170,7 @@ def render(options: RenderOptions) -> Rendered:
     kinds = check_kinds(several(options.only))
     plan = _request(options, verb="render").plan()
     _warn_of_script(plan)
-    return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds)))
+    return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds, service=options.service)))
 
 
 def find_job(word: str) -> JobHandle:

@@ -93,7 +93,7 @@ def test_arguments_are_the_flags() -> None:
     """What the command line can say of a job, Python can, but for arrays."""
     command: Any = typer.main.get_command(app)
     flags = {param.name for param in command.get_command(None, "render").params}
-    own = {"output", "only", "stdout", "diff", "json"}
+    own = {"output", "only", "service", "stdout", "diff", "json"}
     jobs = set(inspect.signature(JobOptions).parameters)
     assert jobs == flags - own - {"array", "at_once", "elements"}
     submit = set(inspect.signature(clusterkit.submit).parameters)
