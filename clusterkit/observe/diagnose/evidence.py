@@ -82,19 +82,21 @@ _HEADING = 200
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
     r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
-    r" +(\d+)/\d+ \[[\d:]+<"
+    r" +(?:0/\d+|(\d+)/\d+) \[[\d:]+<"
     r"|\b(?:epoch|eval|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)"
     r"/ *\d+(?:\]| \(\d)"
     r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
     r"|^ *(\d+)/\d+ +(?:\[[=>.]|[\u2500\u2501\u2578])"
-    r"|\b(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
+    r"|\b(?<!\*{3} |job )"
+    r"(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
     r"|samples_count|consumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,12}(\d[\d.]*)"
 )
 """A step: of a bar of tqdm (one without a word, or of training: others have one for files that are
 read or written; a copied log has all of a bar in one line), of the ImageNet example, OpenMMLab and
 DETR, of YOLO, of Keras, or a counted word.
 
-Not `save_steps=500`: frameworks print their settings.
+Not `save_steps=500`: frameworks print their settings. Nor a bar of which nothing is done, nor a
+step of Slurm (`*** STEP 7.0 ON n1 CANCELLED`).
 """
 _BAR = re.compile(
     r"(?P<bar>[A-Z][\w -]{1,60}): {1,3}\d{1,3}%\|[^|]*\| (?P<done>\d+)/(?P<of>\d+) \["
@@ -447,7 +449,7 @@ def took_steps(text: bytes) -> bool:
 
 
 def _steps_in(text: str) -> set[str]:
-    return {match[match.lastindex or 0] for match in _PROGRESS.finditer(text)}
+    return {match[match.lastindex] for match in _PROGRESS.finditer(text) if match.lastindex}
 
 
 def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.observe.diagnose.events import Fact, Source
+from clusterkit.observe.diagnose.evidence import took_steps
 from clusterkit.observe.diagnose.lines import time_of
 from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import own_rules
@@ -375,3 +376,32 @@ def test_of_runs_appended_to_one_file_the_last_is_told(say: Say, banner: str) ->
     assert cause(say(banner + first + last.replace(banner, ""))) == ("module-missing", None)
     by_hand = (first + last).replace(report, "").replace(banner, "nohup: ignoring input\n")
     assert cause(say(by_hand)) == ("cuda-out-of-memory", None)
+
+
+UNCUT = "train.sh: line 9: --steps: command not found\n"
+FIRST = (
+    "  what():  [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+    "OpType=BROADCAST, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600081 milliseconds\n"
+)
+
+
+def test_what_the_shell_says_after_a_crash_is_not_its_cause(say: Say) -> None:
+    aborted = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    log = f"{aborted}{FIRST.format(0)}{aborted}{FIRST.format(1)}"
+    found = say(log + UNCUT)
+    assert cause(found) == ("nccl-first-timeout", 0)
+    assert "line-not-continued" in {one.rule for one in found.others}
+    raised = TRACEBACK.replace(TRITON, "ValueError: no steps\n")
+    assert cause(say(raised + UNCUT)) == ("line-not-continued", None)
+
+
+@pytest.mark.parametrize(
+    ("none", "one"),
+    [
+        ("Epoch 0:   0%|    | 0/356 [00:13<?, ?it/s]", "Epoch 0:   0%|    | 1/356 [00:13<9:00]"),
+        ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22", "*** a STEP 7.0"),
+        ("srun: Terminating job step 7.2", "srun: Terminating step 7.2"),
+    ],
+)
+def test_no_step_is_taken_by_a_bar_at_its_beginning_or_by_slurm(none: str, one: str) -> None:
+    assert (took_steps(none.encode()), took_steps(one.encode())) == (False, True)
