@@ -52,6 +52,9 @@ TEXTS = {
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
     ),
     "slurm-daemon-error": ("slurmstepd: error: task_x: no memory nodes are left for the step",),
+    "container-image-damaged": ("FATAL:   mounting x: failed to mount squashfs: Invalid argument",),
+    "mpi-not-initialized": ("*** The MPI_Send() function was called before MPI_INIT was invoked.",),
+    "tensorflow-nccl": ("W executor.cc:2] Unknown: unhandled cuda error\n [[node a/NcclReduce]]",),
     "nccl-efa": ("EFA internal error: (4118) Unresponsive receiver",),
 }
 CASES = [(rule, text) for rule, texts in TEXTS.items() for text in texts]
