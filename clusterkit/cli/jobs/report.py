@@ -134,5 +134,5 @@ def _cost(total: Total) -> str:
 def _seconds(ago: str) -> float:
     found = _AGO.fullmatch(ago.strip())
     if found is None:
-        raise UserError(f"--since {ago}: no time that was", hint="--since 12h, 7d or 4w")
+        raise UserError(f"--since {ago}: not a length of time", hint="--since 12h, 7d or 4w")
     return int(found[1]) * _UNITS_S[found[2]]
