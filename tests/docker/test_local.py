@@ -85,8 +85,11 @@ def test_where_ranks_in_containers_stand_is_seen(
     try:
         await_true(lambda: clusterkit("logs", job).count("ready") == 2, 120.0)
         found = json.loads(clusterkit("diagnose", "--stacks", job, "--json"))
+        says = "echo $CK_NODE_RANK in $PWD; ls -d /.dockerenv; command -v docker || echo no docker"
+        inside = clusterkit("exec", job, "--node", "1", "--", "sh", "-c", says)
     finally:
         clusterkit("cancel", job)
+    assert inside.splitlines() == [f"1 in {tmp_path}", "/.dockerenv", "no docker"]
     assert found["troubles"] == []
     stand = {tuple(group["ranks"]): group["frames"][0] for group in found["stacks"]}
     assert [stand[rank,].partition(" ")[0] for rank in (0, 1)] == ["waits", "late"]

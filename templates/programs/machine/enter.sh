@@ -27,7 +27,11 @@ while read -r ck_one; do
   [[ $ck_named == "$ck_marker" || ($ck_marker == *: && $ck_named == "$ck_marker"*) ]] || continue
   [[ -n $ck_started && (-z $ck_node || -z $ck_name || $ck_name == "$ck_node") ]] || continue
   [[ -n $ck_ranked ]] || ck_value=$((ck_value + 1)) # the launcher has no variables of one rank
-  [[ -z $ck_runtime || $(readlink "/proc/$ck_one/ns/mnt") == "$ck_ours" ]] || ck_value=$((ck_value + 4))
+  # Docker is asked from outside, by whoever started the container; into others a process leads.
+  ck_wanted=apart ck_where=apart
+  case $ck_runtime in docker | compose | '') ck_wanted=here ;; esac
+  [[ $(readlink "/proc/$ck_one/ns/mnt") != "$ck_ours" ]] || ck_where=here
+  [[ $ck_where != "$ck_wanted" ]] || ck_value=$((ck_value + 4))
   [[ $ck_name != "$ck_here" ]] || ck_value=$((ck_value + 8)) # machines may share their processes
   ((ck_value > ck_best)) || continue
   ck_pid=$ck_one ck_best=$ck_value ck_variables=("${ck_its[@]}")
