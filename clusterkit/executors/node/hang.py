@@ -16,9 +16,10 @@ from pathlib import Path
 from clusterkit.core import files, heartbeat, processes
 from clusterkit.core.commands import run_command
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import HANG_AFTER_S, NodeResult, OnHang
+from clusterkit.core.model import HANG_AFTER_S, JobState, NodeResult, OnHang
 from clusterkit.core.records import object_of, text_of
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.node.peers import LivedClock
 from clusterkit.executors.node.progress import TIMES, Activity, Patience, Signs
 from clusterkit.executors.run import hangs, node_results, runfolder
@@ -34,7 +35,7 @@ class HangWatch:
 
     def __init__(self, run: RunFolder, me: Identity, pid: int, *, since: int) -> None:
         """Know the command by its process, and its output from byte `since` on."""
-        submission = runfolder.read_submission(run)
+        submission = self._submission = runfolder.read_submission(run)
         least_s = submission.hang_after_s if submission is not None else HANG_AFTER_S
         self._acts = submission is not None and submission.on_hang is not OnHang.REPORT
         self.run = run
@@ -131,6 +132,19 @@ class HangWatch:
             self._act_at = now + TIMES.others_s if self._acts else None
             with suppress(UserError):
                 files.append_line(self.run.log(self.me.rank), f"clusterkit: {hang.text}")
+            if not self._acts:  # else a failure follows, or another attempt
+                threading.Thread(target=self._tell, args=(hang,), daemon=True).start()
+
+    def _tell(self, hang: Hang) -> None:
+        if self._submission is not None:
+            ending = Ending(
+                state=JobState.RUNNING,
+                reason=hang.text,
+                exit_code=None,
+                attempt=self.me.attempt,
+                node=self.me.name,
+            )
+            notify(self.run, self._submission, ending, self.run.log(self.me.rank))
 
     def _may_end(self) -> bool:
         """Tell whether the stacks of all nodes are kept, or were waited for long enough."""

@@ -1,6 +1,7 @@
 """Tell people, once a job, that it has ended: by mail, a webhook, or a command of theirs.
 
-Whoever concludes the job does (`ending.py`), so that no client has to look on. All ways are gone at
+Whoever concludes the job does (`ending.py`), so that no client has to look on; whoever notices that
+an attempt hangs tells that (`hang.py`), once an attempt. All ways are gone at
 the same time, in bounded time, and what becomes of them is told in the log of the node and in
 `notified.json`; nothing else depends on it. Addresses that are secrets are known by a name, and
 appear in neither. No line of the output is sent: it may hold anything.
@@ -52,9 +53,10 @@ _SENT = "sent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a job has ended, as the node knows it that concludes it."""
+    """How a job has ended, or how it hangs, as the node knows it that concludes or notices it."""
 
     state: JobState
+    """`running` where it hangs."""
     reason: str | None
     exit_code: int | None
     attempt: int
@@ -62,10 +64,10 @@ class Ending:
 
 
 def ways_of(run: RunFolder, state: JobState) -> tuple[Way, ...]:
-    """Return how to tell of a job that has ended so; none of a plan that is somebody else's."""
+    """Return how to tell of a job in this state; none of a plan that is somebody else's."""
     plan = files.read_json(run.plan, own=True) or {}
-    texts = [*texts_of(plan, "on_end")]
-    if state in _FAILURES:
+    texts = [*texts_of(plan, "on_end")] if state.final else []
+    if state in _FAILURES or not state.final:
         texts += texts_of(plan, "on_failure")
     ways = []
     for text in dict.fromkeys(texts):
@@ -75,26 +77,28 @@ def ways_of(run: RunFolder, state: JobState) -> tuple[Way, ...]:
 
 
 def notify(run: RunFolder, submission: Submission, ending: Ending, log: Path) -> None:
-    """Tell of the end of a job, unless somebody has; what goes wrong is told in `log`."""
+    """Tell of the end of a job, or that it hangs, unless somebody has; how it goes, in `log`."""
     ways = ways_of(run, ending.state)
     if not ways:
         return
     about = _about(run, submission, ending)
+    place = run.notified if ending.state.final else run.notified_of_hang(ending.attempt)
     with suppress(UserError):  # the folder is gone, or full: its other parts tell that
         claim = {"schema": SCHEMA, "by": ending.node, "state": ending.state}
-        if files.create_text(run.notified, json.dumps(claim)):
+        if files.create_text(place, json.dumps(claim)):
             told = _send_all(ways, about)
             for line in told:
                 files.append_line(log, f"clusterkit: {ending.node}: {line}")
-            files.write_json(run.notified, {**claim, "told": told})
+            files.write_json(place, {**claim, "told": told})
 
 
 def _about(run: RunFolder, submission: Submission, ending: Ending) -> dict[str, Any]:
     """Return what a webhook is posted as JSON."""
     reason = " ".join((ending.reason or "").split())
+    event = "failure" if ending.state in _FAILURES else "end"
     return {
         "schema": SCHEMA,
-        "event": "failure" if ending.state in _FAILURES else "end",
+        "event": event if ending.state.final else "hang",
         "job_id": submission.job_id or run.key,
         "run_id": run.run_id,
         "name": submission.name,
@@ -105,7 +109,7 @@ def _about(run: RunFolder, submission: Submission, ending: Ending) -> dict[str, 
         "attempt": ending.attempt,
         "node": ending.node,
         "submitted_at": submission.submitted_at,
-        "ended_at": time.time(),
+        "ended_at": time.time() if ending.state.final else None,
         "run_dir": str(run.path),
     }
 
@@ -157,7 +161,7 @@ def headline(about: Mapping[str, Any]) -> str:
 
 
 def _body(about: Mapping[str, Any]) -> str:
-    look = "diagnose" if about["event"] == "failure" else "status"
+    look = "status" if about["event"] == "end" else "diagnose"
     return f"{headline(about)}\n{about['run_dir']}\nclusterkit {look} {about['job_id']}\n"
 
 

@@ -179,6 +179,10 @@ class RunFolder:
         """Return what says which node of an attempt its cloud is about to take."""
         return self.path / f"notice-{attempt}.json"
 
+    def notified_of_hang(self, attempt: int) -> Path:
+        """Return what is there once somebody tells people that an attempt hangs."""
+        return self.path / f"notified-hang-{attempt}.json"
+
     def network(self, attempt: int) -> Path:
         """Return what was found of the network between the nodes, where an attempt measures it."""
         return self.path / f"network-{attempt}.json"

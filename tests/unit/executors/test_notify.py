@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.server
 import json
 import os
@@ -337,6 +338,20 @@ def test_a_failure_is_an_end_too(run: RunFolder, state: JobState, told: int) -> 
     ending = Ending(state=state, reason=None, exit_code=0, attempt=0, node="n1")
     ways = {"on_end": ["run true", "nonsense of a later release"], "on_failure": ["run false"]}
     assert len(tell(run, ending, **ways)) == told
+
+
+def test_a_hang_is_told_once_an_attempt_and_the_end_besides(run: RunFolder, server: Server) -> None:
+    ways = {"on_failure": [f"webhook {server.url}/f"], "on_end": [f"webhook {server.url}/e"]}
+    hangs = dataclasses.replace(FAILED, state=JobState.RUNNING, reason="it hangs", exit_code=None)
+    files.write_json(run.plan, ways)
+    for ending in (hangs, hangs, dataclasses.replace(hangs, attempt=1)):
+        notify(run, JOB, ending, run.log(0))
+    assert [path for path, _ in server.posted] == ["/f", "/f"]
+    about = server.posted[0][1]
+    assert (about["event"], about["state"], about["ended_at"]) == ("hang", "running", None)
+    assert "it hangs" in about["reason"]
+    tell(run, **ways)
+    assert {path for path, _ in server.posted[2:]} == {"/e", "/f"}
 
 
 def test_the_plan_of_somebody_else_runs_nothing(run: RunFolder, tmp_path: Path) -> None:
