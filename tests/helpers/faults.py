@@ -173,12 +173,14 @@ def _long_outage(cluster: Cluster, run: RunFolder) -> None:
     with cut_off(cluster.lab, "n3"):
         cluster.ck("wait", run.run_id, timeout_s=90)
         await_true(lambda: not cluster.left(run))
-    if cluster.kind == "slurm":
-        _start_anew(cluster.lab, "n3")
+    _start_anew(cluster.lab, "n3")
 
 
 def _start_anew(lab: Lab, node: str) -> None:
-    """Have Slurm use a node again that was cut off; of itself it does after a minute and more."""
+    """Have Slurm use a node again that was cut off; of itself it does after a minute and more.
+
+    Also where the job was one over ssh: the next may be Slurm's.
+    """
     lab.call_down(node)
     kill(lab, node, r"slurmd\b")
     lab.up()
@@ -199,8 +201,7 @@ def _head_outage(cluster: Cluster, run: RunFolder) -> None:
     with cut_off(cluster.lab, "n1"):
         cluster.ck("wait", run.run_id, timeout_s=90)
     await_true(lambda: not cluster.left(run), 90)
-    if cluster.kind == "slurm":
-        _start_anew(cluster.lab, "n1")
+    _start_anew(cluster.lab, "n1")
 
 
 def _power(cluster: Cluster, run: RunFolder) -> None:
