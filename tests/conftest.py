@@ -28,9 +28,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "developer")
 
 TOGETHER = {
     "agents": re.compile(r"tests/attacks/test_hostile_agents"),
-    "docker jobs": re.compile(r"tests/docker/test_jobs"),
-    "docker nodes": re.compile(r"tests/docker/test_distribute"),
-    "docker images": re.compile(r"tests/docker/test_(compose|images|local)"),
+    "docker": re.compile(r"tests/docker/"),
     "site": re.compile(r"tests/unit/docs/test_docs_site"),
     "torch": re.compile(
         r"tests/unit/(core/test_hostfile|estimate/test_estimate_(launch|memory_torch|peers)"
@@ -84,6 +82,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test with the mark `needs` before its fixtures, or fail it in CI."""
     for mark in item.iter_markers("needs"):
         require(*mark.args)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why tests were tried again, of which a second try that passes says nothing."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"tried again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext[-3000:])
 
 
 def _outlive(_number: int, _frame: object) -> None:
