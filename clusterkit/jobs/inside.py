@@ -24,9 +24,9 @@ from clusterkit.core.model import ContainerRuntime
 from clusterkit.core.records import object_of, text_of
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.executors.ssh.layout import read_layout
-from clusterkit.executors.ssh.states import read_agents
-from clusterkit.jobs.nodes import Subject, of_job, require_running
+from clusterkit.jobs.nodes import Subject, agents_at_work, of_job, require_running
 from clusterkit.jobs.state.load import Job
+from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Probe
 from clusterkit.transport.process import run_attached, tied
@@ -106,10 +106,9 @@ def _names_of(job: Job) -> dict[int, str]:
     """Return the nodes of a job by number: on Slurm in Slurm's order, which `enter.sh` verifies."""
     kind = job.submission.kind
     if kind.shares_machine:
-        return dict.fromkeys(range(job.submission.nodes), "localhost")
+        return dict.fromkeys(range(job.submission.nodes), LOCALHOST)
     if kind.lists_hosts:
-        agents = [agent for agent in read_agents(job.run) if agent.ended_as is None]
-        return {agent.rank: agent.node for agent in agents}
+        return agents_at_work(job.run)
     return dict(enumerate(nodes_of(job.submission.job_id or "")))
 
 

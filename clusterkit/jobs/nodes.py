@@ -79,8 +79,7 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         part = Part(nodes=(LOCALHOST,), transport=by_shell())
     elif kind.lists_hosts:
         layout = read_layout(job.run)
-        agents = [agent for agent in read_agents(job.run) if agent.ended_as is None]
-        nodes = tuple(dict.fromkeys(agent.node for agent in agents))
+        nodes = tuple(dict.fromkeys(agents_at_work(job.run).values()))
         part = _ssh(nodes or layout.names, layout.cluster)
     else:
         part = _of_slurm_job(job, cluster, via)
@@ -91,6 +90,11 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         run=job.run,
         steps=kind.scheduled and via != "ssh",
     )
+
+
+def agents_at_work(run: RunFolder) -> dict[int, str]:
+    """Return the nodes of a job over ssh whose agents have not ended, by number."""
+    return {agent.rank: agent.node for agent in read_agents(run) if agent.ended_as is None}
 
 
 def of_cluster(cluster: ClusterSpec, options: PreflightOptions) -> Subject:

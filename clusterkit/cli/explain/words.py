@@ -102,8 +102,9 @@ def _error(word: str) -> Topic | None:
     wanted = re.compile(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])")
     if not re.search(r"(?i)[a-z]{3}", word):
         return None
-    rules = [rule for rule in own_rules() if rule.id == word.lower()] or [
-        rule for rule in own_rules() if any(map(wanted.search, (rule.title, *rule.examples)))
+    known = own_rules()
+    rules = [rule for rule in known if rule.id == word.lower()] or [
+        rule for rule in known if any(map(wanted.search, (rule.title, *rule.examples)))
     ]
     if not rules:
         return None

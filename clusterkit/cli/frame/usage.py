@@ -35,8 +35,9 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
         hint = _option_hint(option, arguments, context, getattr(error, "possibilities", None) or ())
     path = context.command_path if context is not None else _path(arguments)
     verb = _NO_VERB.fullmatch(message)
-    if verb is not None and path == "clusterkit" and verb[1] in _instead("verb"):
-        hint = f"clusterkit {_instead('verb')[verb[1]][0]}"
+    if verb is not None and path == "clusterkit":
+        ours = _instead("verb").get(verb[1])
+        hint = f"clusterkit {ours[0]}" if ours else hint
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
 

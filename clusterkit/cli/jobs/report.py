@@ -30,19 +30,19 @@ def report(since: str = "7d", cluster: str | None = None, json: JsonFlag = False
     waited for its first start and for the next ones, and computed steps again.
     """
     began = time.time() - _seconds(since)
+    clusters = load_settings().clusters
     runs = all_runs()
     note_others()
     submitted = {run: runfolder.read_submission(run) for run in runs}
     chosen = [run for run, one in submitted.items() if one and one.submitted_at >= began]
     if cluster is not None:
-        known = {one.cluster for one in submitted.values() if one} | {*load_settings().clusters}
+        known = {one.cluster for one in submitted.values() if one} | {*clusters}
         if cluster not in known:
             hint = choices_hint(cluster, known)
             raise UserError(f"unknown cluster {cluster!r}", hint=hint)
     jobs = [
         job for job in load_jobs(chosen) if cluster is None or job.submission.cluster == cluster
     ]
-    clusters = load_settings().clusters
     of_each: dict[str, list[Usage]] = {}
     for job in jobs:
         of_each.setdefault(job.submission.cluster, []).append(_usage(job, clusters))

@@ -164,7 +164,7 @@ def _evidence(
         left_out=len(node_results.left_out(run)) if submission.most_attempts > 1 else 0,
         in_vain=node_results.why_in_vain(run, attempt),
         why_again=text_of(files.read_json(run.requeued(attempt)) or {}, "why")
-        or restarts.why(run, attempt),
+        or (restarts.why(run, attempt) if submission.restarts else None),
         restarted=restarts.count(run, attempt) if submission.restarts else 0,
         pause_s=restarts.pause_s(run, attempt) if submission.restarts else 0.0,
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),

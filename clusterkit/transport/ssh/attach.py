@@ -70,14 +70,12 @@ class Login:
         """
         text = script if terminal else _WATCH + script
         word = base64.b64encode(text.encode()).decode()
-        try:
+        with self._explained():
             channel = self._opened().open_session()
             if terminal:
                 channel.get_pty(os.environ.get("TERM", "vt100"), *shutil.get_terminal_size())
             # No login shell finds anything to expand in it: sh and its kin, csh, fish.
             channel.exec_command(f"exec bash -c 'eval \"$(echo {word} | base64 -d)\"'")
-        except FAILURES as error:
-            raise RemoteError(explain(error)[1], node=self.node) from error
         with _raw(channel) if terminal else nullcontext():
             _join(channel)
         code = channel.recv_exit_status()
@@ -91,8 +89,14 @@ class Login:
         Raises:
             RemoteError: nothing listens there, or the node cannot be reached.
         """
-        try:
+        with self._explained():
             return self._opened().open_channel("direct-tcpip", ("localhost", port), ("", 0))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Let what a connection fails of be a `RemoteError` that says what it means."""
+        try:
+            yield
         except FAILURES as error:
             raise RemoteError(explain(error)[1], node=self.node) from error
 
@@ -102,10 +106,11 @@ class Login:
                 self._line.close()
                 self._line = Line()
                 try:
-                    self._transport = self._logged_in()
-                except FAILURES as error:
+                    with self._explained():
+                        self._transport = self._logged_in()
+                except RemoteError:
                     self._line.close()
-                    raise RemoteError(explain(error)[1], node=self.node) from error
+                    raise
             return self._transport
 
     def _logged_in(self) -> Any:

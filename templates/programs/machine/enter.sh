@@ -11,6 +11,9 @@ ck_refuse() {
 ck_marker=$1 ck_node=$2 ck_runtime=$3
 shift 3
 ck_here=${SLURMD_NODENAME:-$(uname -n)}
+# Docker is asked from outside, by whoever started the container; into others a process leads.
+ck_wanted=apart
+case $ck_runtime in docker | compose | '') ck_wanted=here ;; esac
 ck_pid='' ck_best=0 ck_ours=$(readlink /proc/self/ns/mnt)
 while read -r ck_one; do
   [[ -O /proc/$ck_one/environ ]] || continue
@@ -27,9 +30,7 @@ while read -r ck_one; do
   [[ $ck_named == "$ck_marker" || ($ck_marker == *: && $ck_named == "$ck_marker"*) ]] || continue
   [[ -n $ck_started && (-z $ck_node || -z $ck_name || $ck_name == "$ck_node") ]] || continue
   [[ -n $ck_ranked ]] || ck_value=$((ck_value + 1)) # the launcher has no variables of one rank
-  # Docker is asked from outside, by whoever started the container; into others a process leads.
-  ck_wanted=apart ck_where=apart
-  case $ck_runtime in docker | compose | '') ck_wanted=here ;; esac
+  ck_where=apart
   [[ $(readlink "/proc/$ck_one/ns/mnt") != "$ck_ours" ]] || ck_where=here
   [[ $ck_where != "$ck_wanted" ]] || ck_value=$((ck_value + 4))
   [[ $ck_name != "$ck_here" ]] || ck_value=$((ck_value + 8)) # machines may share their processes
