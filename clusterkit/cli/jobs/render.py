@@ -77,7 +77,7 @@ def render(
     else:
         _write(rendered, output)
     for kind in kinds if only else ():
-        _explain_absence(kind, plan, rendered)
+        _explain_absence(kind, plan, rendered, service)
 
 
 def _render_array(
@@ -127,11 +127,14 @@ def _diff(rendered: Any, output: Path, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _explain_absence(kind: str, plan: Any, rendered: Any) -> None:
+def _explain_absence(kind: str, plan: Any, rendered: Any, service: str | None) -> None:
     names = {file.name for file in rendered}
+    if service is not None and kind in {"sbatch", "hostfile", "compose"}:
+        console.note(f"no {kind} for {service}, which runs node.sh\nhint: --only node")
+        return
     if kind == "sbatch" and "job.sbatch" not in names:
         console.note(
-            f"no sbatch script: cluster {plan.cluster.name} is {plan.cluster.kind};\n"
+            f"no sbatch script: cluster {plan.cluster.name} is {plan.cluster.kind}\n"
             "hint: --cluster NAME of a Slurm cluster"
         )
     if kind == "hostfile" and "hostfile" not in names:

@@ -17,6 +17,7 @@ from clusterkit.core.model import NodeCommand
 from clusterkit.launch import services
 from clusterkit.launch.render import render
 from clusterkit.launch.services import service_names
+from tests.helpers.command_line import outcome
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan
@@ -164,6 +165,13 @@ def test_what_a_service_cannot_start_is_refused(framework: str, service: str, sa
     with pytest.raises(UserError) as refused:
         render(make_plan(make_cluster(Path("/tmp")), framework=framework), service=service)
     assert said in str(refused.value)
+
+
+def test_a_file_that_a_service_does_not_run_is_told() -> None:
+    words = ("--framework", "env", "--nodes", "2", "--only", "sbatch", "--stdout", "train.py")
+    code, said, note = outcome("render", "--for", "sagemaker", *words)
+    assert (code, said) == (0, "")
+    assert note == "no sbatch for sagemaker, which runs node.sh\nhint: --only node\n"
 
 
 @pytest.mark.train
