@@ -43,7 +43,7 @@ def compute(
 
     bench = jobs.Bench(
         verb="bench compute",
-        program=("compute/clusterkit_compute.py",),
+        program=("compute/clusterkit_compute.py", "compute/clusterkit_meeting.py"),
         more=_more,
         file=document.FILE,
         read=_measured,

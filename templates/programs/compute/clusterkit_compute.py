@@ -10,25 +10,16 @@ bits in whatever order it was added up.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
+from clusterkit_meeting import LARGEST, LATE_S, Meeting, node
 
-PATIENCE_S = 300.0
-"""How long ranks wait for each other: importing torch from a busy shared folder takes minutes."""
-LATE_S = 60.0
-"""How much longer than the load an answer may take."""
-LARGEST = 1 << 19
-"""Bytes of an answer; those with readings of the GPUs have some tens of thousands."""
 BASE = 256
 """Rows and columns of the block that is repeated all over a matrix: its product is soon known."""
 PARTS = 20
@@ -76,26 +67,10 @@ class Watch(threading.Thread):
         return found["exit_code"]
 
 
-def gather(store, what, known, patience_s, keep):
-    """Put what each rank says into `known`; return the ranks that have not said it in time."""
-    missing, deadline = set(range(len(known))), time.monotonic() + patience_s
-    while missing and time.monotonic() < deadline:
-        there = [rank for rank in sorted(missing) if store.check([f"{what}/{rank}"])]
-        for rank in there:
-            said = store.get(f"{what}/{rank}")
-            if len(said) <= LARGEST:
-                known[rank] = json.loads(said)
-        missing.difference_update(there)
-        if there:
-            keep()
-        time.sleep(0.1)
-    return sorted(missing)
-
-
 def myself():
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    me = {"node": os.environ.get("CK_NODE_NAME") or socket.gethostname(), "gpu": local}
+    me = {"node": node(), "gpu": local}
     if not gpus:
         return {**me, "device": "cpu"}, torch.device("cpu")
     properties = torch.cuda.get_device_properties(local if local < gpus else 0)
@@ -219,35 +194,10 @@ def answer_of(me, device, seconds):
 
 def main(text):
     seconds = json.loads(text)["seconds"]
-    patience = timedelta(seconds=2 * PATIENCE_S)
-    whole, rank, world = next(rendezvous("env://", timeout=patience))
-    store = dist.PrefixStore("clusterkit-compute", whole)
-    store.set_timeout(patience)
-    document: dict[str, Any] = {"schema": 1, "kind": "clusterkit-compute", "complete": False}
-    document.update(torch=torch.__version__, ranks=[None] * world)
-
-    def keep():
-        if os.environ.get("CK_RESULTS"):
-            folder = Path(os.environ["CK_RESULTS"])
-            folder.mkdir(parents=True, exist_ok=True)
-            written = folder / ".compute.json"
-            written.write_text(json.dumps(document), encoding="utf-8")
-            written.replace(folder / "compute.json")
-
     me, device = myself()
-    store.set(f"who/{rank}", json.dumps(me))
-    if rank == 0:
-        gather(store, "who", document["ranks"], PATIENCE_S, keep)
-        store.set("go", "all GPUs work at the same time")
-    store.get("go")
-    store.set(f"answer/{rank}", json.dumps(answer_of(me, device, seconds)))
-    if rank:
-        return
-    silent = gather(store, "answer", document["ranks"], LATE_S + seconds / 2, keep)
-    document["complete"] = True
-    keep()
-    if silent:
-        sys.exit(f"Error: ranks without an answer: {', '.join(map(str, silent))}")
+    meeting = Meeting("compute")
+    meeting.agree(me)
+    meeting.end(answer_of(me, device, seconds), LATE_S + seconds / 2)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -20,12 +21,17 @@ DOUBLES = ROOT / "tests" / "doubles"
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> ModuleType:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import a copy of the program, with its question to nvidia-smi beside it."""
-    path = tmp_path / "clusterkit_compute.py"
-    source = data_dir("templates/programs") / "compute" / path.name
-    path.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    return load(path)
+    for source in (data_dir("templates/programs") / "compute").glob("*.py"):
+        shutil.copy(source, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return load(tmp_path / "clusterkit_compute.py")
+
+
+@pytest.fixture
+def meeting() -> ModuleType:
+    return load(data_dir("templates/programs") / "compute" / "clusterkit_meeting.py")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -75,15 +81,27 @@ def test_a_matrix_fits_into_a_part_of_the_memory(
         assert program.size_for(8192, torch.bfloat16, device) == size
 
 
-def test_ranks_that_say_nothing_are_returned(program: ModuleType) -> None:
-    torch = program.torch
+def test_ranks_that_say_nothing_are_returned(meeting: ModuleType) -> None:
+    torch = meeting.torch
     store, known, kept = torch.distributed.HashStore(), [None, {"node": "n1"}, None, None], []
     store.set("answer/0", json.dumps({"node": "n0"}))
-    store.set("answer/2", "x" * (program.LARGEST + 1))
-    missing = program.gather(store, "answer", known, 0.3, lambda: kept.append(list(known)))
+    store.set("answer/2", "x" * (meeting.LARGEST + 1))
+    missing = meeting.gather(
+        store, "answer", known, lambda _: 0.3, lambda: kept.append(list(known))
+    )
     assert missing == [1, 3]
     assert known == [{"node": "n0"}, {"node": "n1"}, None, None], "what is too long says nothing"
     assert kept == [known]
+
+
+def test_a_rank_that_never_starts_is_waited_for_as_long_as_others_took(meeting: ModuleType) -> None:
+    assert 0 < meeting.age_s() < 3600
+    quick, slow, absurd = ({"start_s": seconds} for seconds in (2.0, 20.0, float("nan")))
+    assert meeting.start_patience_s([quick, None]) == 38
+    assert meeting.start_patience_s([quick, slow, None]) == 110
+    assert meeting.start_patience_s([{"start_s": 100.0}, None]) == meeting.PATIENCE_S
+    assert meeting.start_patience_s([None, None]) == meeting.PATIENCE_S
+    assert meeting.start_patience_s([absurd]) <= meeting.PATIENCE_S
 
 
 @pytest.mark.parametrize(

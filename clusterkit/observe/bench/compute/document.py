@@ -4,13 +4,14 @@ templates/programs/compute/clusterkit_compute.py writes:
 
     {"schema": 1, "kind": "clusterkit-compute", "complete": true, "torch": "2.9.0", "ranks": [
       {"node": "n1", "gpu": 0, "device": "NVIDIA H100 80GB HBM3", "uuid": "GPU-..",
-       "dtype": "bfloat16", "size": 8192, "seconds": [0.0015, 0.0016],
+       "start_s": 6.2, "dtype": "bfloat16", "size": 8192, "seconds": [0.0015, 0.0016],
        "checks": 3, "failed": 1, "wrong": 2, "detail": "..",
        "readings": [{"when": "before", "exit_code": 0, "text": ".."}]}, null]}
 
 `seconds` has those of one product in each part of the load; `readings`, what nvidia-smi printed, is
-kept by one rank of a node. A rank that never said anything is null, one that began and never
-answered says who it is alone, and one that could not multiply has an `error`.
+kept by one rank of a node; `start_s` is how long a rank took to come. A rank that never said
+anything is null, one that began and never answered says who it is alone, and one that could not
+multiply has an `error`.
 """
 
 from __future__ import annotations
