@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Run a command on the Slurm of another Debian: tests/lab/release.sh SUITE COMMAND [ARG]...
 #
-# mmdebstrap makes a root folder of that Debian once and keeps it in ~/.cache/clusterkit. The command runs
-# in it, in the current folder of this checkout and with the Python of its virtual environment, in PID and
-# mount namespaces of its own: processes and files that it leaves behind end with it. It needs root.
+# mmdebstrap makes a root folder of that Debian once, from the mirror that this system has, and keeps it in
+# ~/.cache/clusterkit. The command runs in it, in the current folder of this checkout and with the Python of
+# its virtual environment, in PID and mount namespaces of its own: processes and files that it leaves behind
+# end with it. Exit 77: it cannot be had here, which needs root, mmdebstrap and a mirror with that Debian.
 set -euo pipefail
 
 suite=${1:?of which Debian? release.sh SUITE COMMAND} && shift
@@ -12,20 +13,32 @@ packages+=,iproute2,nftables,iputils-ping,iperf3,openmpi-bin,tcsh,fish,python3,p
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/clusterkit
 root=$cache/slurm-$suite
 checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
-python=$("$checkout/.venv/bin/python" -c 'import sys; print(sys.base_prefix)')
+
+lacks() {
+  echo "the Slurm of Debian $suite cannot be had here: $1" >&2
+  exit 77
+}
+[[ $EUID == 0 ]] || lacks 'it needs root'
+unshare --mount --pid --fork true 2>/dev/null || lacks 'it needs mount and PID namespaces'
 
 if [[ ! -e $root ]]; then
+  type mmdebstrap >/dev/null 2>&1 || lacks 'apt-get install mmdebstrap'
   echo "making a root folder of Debian $suite in $root (some minutes, once)" >&2
   mkdir -p "$cache"
   made=$(mktemp -d "$cache/.slurm-$suite.XXXXXX")
   trap 'rm -rf --one-file-system "$made"' EXIT
-  mmdebstrap --quiet --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" "$suite" "$made"
-  mv "$made" "$root"
+  # shellcheck disable=SC2016 # expanded by apt-get
+  mirrors=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 2>/dev/null || :)
+  mirror=${mirrors%%$'\n'*}
+  mmdebstrap --quiet --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" "$suite" "$made" \
+    ${mirror:+"deb $mirror $suite main"} || lacks "mmdebstrap did not get it from ${mirror:-the mirrors of Debian}"
+  mv -T "$made" "$root"
   trap - EXIT
 fi
 
 mkdir -p "$root.changes"
 
+python=$("$checkout/.venv/bin/python" -c 'import sys; print(sys.base_prefix)')
 # The Python of the system is not below a prefix of its own.
 shown=("$checkout" "$python")
 if [[ $python == /usr ]]; then
