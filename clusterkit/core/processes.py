@@ -33,13 +33,17 @@ def marked(value: str, *, prefix: bool = False) -> set[int]:
     entry = f"{MARKER}={value}".encode()
     found = set()
     for pid in _pids():
-        try:
-            environment = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(item == entry or (prefix and item.startswith(entry)) for item in environment):
+        if any(item == entry or (prefix and item.startswith(entry)) for item in environment(pid)):
             found.add(pid)
     return found - {os.getpid()}
+
+
+def environment(pid: int) -> list[bytes]:
+    """Return what `pid` was started with, `NAME=VALUE` each; nothing where that is not told."""
+    try:
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def children(parent: int) -> set[int]:

@@ -18,6 +18,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import HANG_AFTER_S, JobState, NodeResult, OnHang
 from clusterkit.core.records import object_of, text_of
+from clusterkit.executors.node import dumps
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.node.peers import LivedClock
@@ -49,6 +50,8 @@ class HangWatch:
         """What this node has noticed, and is not over."""
         self._looked: set[float] = set()
         """Of which hangs it has kept where its ranks stood."""
+        self._dumps: frozenset[Path] = frozenset()
+        """What it has asked its ranks to write, of their flight recorders."""
         self._act_at: float | None = None
         """When this node ends the job at the latest, which it has found to hang."""
         self.to_end: str | None = None
@@ -85,10 +88,7 @@ class HangWatch:
             if is_first:
                 files.create_text(hangs.progress_file(self.run, self.me.attempt), self.me.name)
         elif self._patience.must_look(now):
-            below = processes.descendants(self._pid) | processes.marked(
-                self.run.marker(self.me.rank)
-            )
-            active, moved = self._activity.look(below | {self._pid}, now)
+            active, moved = self._activity.look(self._processes(), now)
             self._patience.see(now, active=active or self._signs.grew, moved=moved)
             by_activity = self._noticed is not None and self._noticed.by == "activity"
             if by_activity and (active or moved):
@@ -98,6 +98,10 @@ class HangWatch:
         self._keep_stacks()
         if self._noticed is not None and self.to_end is None and self._may_end():
             self._end_job(self._noticed.text)
+
+    def _processes(self) -> set[int]:
+        marked = processes.marked(self.run.marker(self.me.rank))
+        return processes.descendants(self._pid) | marked | {self._pid}
 
     def _take_back(self) -> None:
         """Let everybody know that the job goes on, where this node had told otherwise."""
@@ -169,8 +173,13 @@ class HangWatch:
         self.to_end = text
 
     def _keep_stacks(self) -> None:
-        """Keep where the ranks of this node stand, once for each hang that a node has noticed."""
+        """Keep where the ranks of this node stand, once for each hang that a node has noticed.
+
+        When it is over their dumps go, which tell of nothing that comes later.
+        """
         hang = hangs.read_hang(self.run, self.me.attempt)
+        if hang is not None and hang.over:
+            self._remove_dumps()
         done = hang is None or hang.over or hang.at in self._looked
         if hang is None or done or len(self._looked) >= _MOST_HANGS:
             return
@@ -180,8 +189,18 @@ class HangWatch:
         # The py-spy of this Python is none of the job's, and looks at it as well.
         path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
         environment = {**os.environ, "PATH": path}
+        asked = dumps.ask(self._processes())
+        self._dumps |= asked.keys()
         answer = run_command(
             ["sh", "-c", script], timeout_s=TIMES.stacks_s, environment=environment
         )
+        dumps.await_new(asked, TIMES.dumps_s)
         said = answer.output if answer.output.strip() else f"! {answer.complaint}\n"
         hangs.keep_stacks(self.run, self.me.attempt, self.me.rank, said)
+
+    def _remove_dumps(self) -> None:
+        asked, self._dumps = self._dumps, frozenset()
+        for dump in asked:
+            ours = dump.name.startswith(hangs.DUMPS.format(self.me.attempt))
+            if ours and dump.parent == self.run.results:  # else whoever names the place has them
+                files.remove(dump)

@@ -31,6 +31,8 @@ class HangTimes:
     """How long after they wrote or read much, processes count as at work."""
     stacks_s: float = 60.0
     """For the stacks of all ranks of a node; each rank gets ten seconds of it."""
+    dumps_s: float = scaled(5.0, 2.0)
+    """And then for dumps of their flight recorders: once a second ranks look who wants one."""
     others_s: float = scaled(20.0, 5.0)
     """How long a node that ends the job waits for the stacks of the others."""
 

@@ -25,6 +25,8 @@ from clusterkit.executors.run.runfolder import RunFolder
 
 HUNG = 124
 """Exit code of a command that was ended because it made no progress, as that of timeout(1)."""
+DUMPS = "flight-recorder-{}-rank-"
+"""What names of an attempt's dumps begin with, in the results; node.sh asks for them."""
 _LARGEST = 1 << 19
 """Bytes that are kept of the stacks of one node."""
 _ATTEMPTS = 2

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clusterkit.core import reading
 from clusterkit.core.text import some_of
+from clusterkit.executors.run.hangs import DUMPS
 from clusterkit.launch.array.spec import fold_numbers
 from clusterkit.observe.diagnose.events import Fact
 from clusterkit.observe.diagnose.flight_dump import (
@@ -26,8 +27,6 @@ from clusterkit.observe.diagnose.flight_dump import (
     read_dump,
 )
 
-_NAMED = "flight-recorder-{}-rank-"
-"""What names of dumps begin with; node.sh asks for them."""
 _RANK = re.compile(r"(?<!\d)(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _MOST_READ = 1 << 29
 """Bytes of all dumps of a job: those of 1,500 ranks, in minutes."""
@@ -113,7 +112,7 @@ def dumps_below(folder: Path, attempt: int) -> Iterator[Path]:
     nodes = (folder / name for name in sorted(reading.names_in(folder)) if name[:5] == "node-")
     for place in (folder, *nodes):
         names = sorted(reading.names_in(place))
-        yield from (place / name for name in names if name.startswith(_NAMED.format(attempt)))
+        yield from (place / name for name in names if name.startswith(DUMPS.format(attempt)))
 
 
 def _read(paths: Sequence[Path], room: int) -> tuple[dict[int, Dump], list[str]]:

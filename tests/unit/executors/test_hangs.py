@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from tests.unit.executors.test_executors_local import Runs, await_line, log, run
 
 __all__ = ["runs"]  # a fixture
 
+HELD = Path(__file__).parents[2] / "data" / "flight-recorder" / "missing"
 STEPS = "for k in 1 2 3 4 5 6; do echo step $((k + 10 * CK_RESTART_COUNT)); sleep 0.2; done; "
 HANGS = STEPS + "sleep 600"
 
@@ -44,15 +47,40 @@ def await_hang(run: RunFolder, attempt: int = 0) -> Hang:
     return found
 
 
-def await_over(run: RunFolder) -> None:
-    deadline = time.monotonic() + 30
-    while not await_hang(run).over:
+def await_until(comes: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not comes():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs) -> None:
-    body = STEPS + "until [[ -e $CK_RESULTS/go ]]; do sleep 0.1; done; echo step 9; sleep 600"
+def await_over(run: RunFolder) -> None:
+    await_until(lambda: await_hang(run).over)
+
+
+RECORDERS = """\
+import os, shutil, sys, time
+pipes = {rank: os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + f"{rank}.pipe" for rank in range(4)}
+for pipe in pipes.values():
+    os.mkfifo(pipe)
+pipes = {rank: os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) for rank, pipe in pipes.items()}
+dumps = os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+while True:
+    for rank in [rank for rank, pipe in pipes.items() if os.read(pipe, 9)]:
+        shutil.copyfile(f"{sys.argv[1]}/rank-{rank}", f"{dumps}{rank}")
+    time.sleep(0.1)
+"""
+"""As four ranks of torch with NCCL do, with dumps of a real run in which one stayed away."""
+
+
+def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "recorders.py").write_text(RECORDERS)
+    body = (
+        "export TORCH_FR_DUMP_TEMP_FILE=$CK_RESULTS/flight-recorder-0-rank-; "
+        "export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=$CK_RESULTS/dump-; "
+        f"{sys.executable} {tmp_path}/recorders.py {HELD} & {STEPS}"
+        "until [[ -e $CK_RESULTS/go ]]; do sleep 0.1; done; echo step 9; sleep 600"
+    )
     run = runs.start(body, runs.plan(nodes=1, hang_after_s=2))
     found = await_hang(run)
     assert (found.node, found.step, found.by, found.over) == ("node-0", 6, "steps", False)
@@ -62,9 +90,14 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs) -> None:
     assert (job.status.reason or "").startswith("it hangs: no step on node-0 for ")
     assert full_document_of(job)["hang"]["step"] == 6
     await_line(run, "clusterkit: it hangs")
+    await_until(lambda: hangs.count_stacks(run, 0) == 1)
+    cause = diagnose_job(load_job(run), load_rules(())).diagnosis.cause
+    assert cause is not None
+    assert cause.title == "rank 2 did not come to a collective (all_reduce)"
     (run.results / "go").touch()
     await_over(run)
     assert load_job(run).status.reason is None
+    await_until(lambda: not any(run.results.glob("flight-recorder-*")))
     cancel(run)
 
 
@@ -236,7 +269,7 @@ def test_who_waits_for_whom_is_one_sentence(run: RunFolder) -> None:
 
 
 def test_a_rank_that_was_stopped_is_named_without_py_spy(runs: Runs) -> None:
-    sleeps = "RANK=3 exec python3 -c 'import time; time.sleep(600)'"
+    sleeps = f"RANK=3 exec {sys.executable} -c 'import time; time.sleep(600)'"  # no shim of a shell
     body = f"[[ $CK_NODE_RANK = 1 ]] || {{ {HANGS}; }}; {sleeps}"
     run = runs.start(body, runs.plan(hang_after_s=4))
     await_line(run, "step 2")
@@ -251,8 +284,6 @@ def test_a_rank_that_was_stopped_is_named_without_py_spy(runs: Runs) -> None:
         ]
     os.kill(pids[0], signal.SIGSTOP)
     await_hang(run)
-    while hangs.count_stacks(run, 0) < 2:
-        assert time.monotonic() < deadline + 60
-        time.sleep(0.1)
+    await_until(lambda: hangs.count_stacks(run, 0) == 2)
     assert "rank 3 is stopped (SIGSTOP)" in in_a_sentence(kept_stacks(run, 0, 2))
     cancel(run)

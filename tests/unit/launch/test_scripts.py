@@ -209,6 +209,8 @@ def test_dumps_of_flight_recorders_are_asked_for_unless_told_otherwise(
     seen = desk.seen(0)["env"]
     wanted = (value and value.replace("R/", f"{results}/") for value in asked)
     assert tuple(seen.get(name) for name in RECORDER) == tuple(wanted)
+    pipes = seen.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+    assert pipes == (f"{seen['CK_TMP']}/dump-" if asked[1] else None)
     kept = {int(path.name[16]) for path in results.iterdir()}
     assert kept == ({0, 2, 3} if asked[1] else {0, 1, 2, 3})
 
