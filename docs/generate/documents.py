@@ -21,6 +21,7 @@ _GPU = ("--gpu", "h100", "--gpus", "32")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "bench collectives": ("bench", "collectives", "--from", f"{DATA}/all_reduce_perf.txt"),
     "bench compute": ("bench", "compute", "--from", f"{DATA}/compute.json"),
+    "bench storage": ("bench", "storage", "--from", f"{DATA}/storage.json"),
     "config show": ("config", "show"),
     "diagnose": ("diagnose", f"{DATA}/failed.log"),
     "doctor": ("doctor",),

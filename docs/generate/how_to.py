@@ -53,6 +53,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "inside",
         "bench-collectives",
         "bench-compute",
+        "bench-storage",
         "bench-scaling",
         "metrics",
     ),

@@ -75,6 +75,17 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
         "9" * 30,
         '"readings": [{"when": "load", "exit_code": 0, "text": "index, name"}]',
     ),
+    "bench storage --from FILE": (
+        '{"schema": 1, "kind": "clusterkit-storage", "ranks": [',
+        '{"node": "n1", "slot": 0, "path": "/", "size": 8, "one": ',
+        '{"write": {"bytes": 8, "seconds": 0.1, "fsync_s": 0}}}',
+        "null, ",
+        "]}",
+        "1e308",
+        "NaN",
+        "9" * 30,
+        '"read": {"bytes": 8, "seconds": 1, "from": "disk"}',
+    ),
     "diagnose FILE": (
         "RuntimeError: CUDA out of memory. Tried to allocate ",
         "Traceback (most recent call last):\n",

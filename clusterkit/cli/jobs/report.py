@@ -29,7 +29,7 @@ def report(since: str = "7d", cluster: str | None = None, json: JsonFlag = False
     A GPU is a slot, also where that is a CPU process. Lost is the time in which a job
     waited for its first start and for the next ones, and computed steps again.
     """
-    began = time.time() - _seconds(since)
+    began = time.time() - seconds_of("--since", since)
     clusters = load_settings().clusters
     runs = all_runs()
     note_others()
@@ -131,8 +131,13 @@ def _cost(total: Total) -> str:
     return "-" if total.cost is None else f"{total.cost:,.2f}"
 
 
-def _seconds(ago: str) -> float:
-    found = _AGO.fullmatch(ago.strip())
+def seconds_of(flag: str, text: str) -> float:
+    """Return the seconds of a length of time that a flag was given.
+
+    Raises:
+        UserError: it is none.
+    """
+    found = _AGO.fullmatch(text.strip())
     if found is None:
-        raise UserError(f"--since {ago}: not a length of time", hint="--since 12h, 7d or 4w")
+        raise UserError(f"{flag} {text}: not a length of time", hint=f"{flag} 12h, 7d or 4w")
     return int(found[1]) * _UNITS_S[found[2]]

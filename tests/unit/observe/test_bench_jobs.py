@@ -1,4 +1,4 @@
-"""`bench collectives` and `bench compute` on this machine: jobs of two and three ranks."""
+"""`bench collectives`, `compute` and `storage` on this machine: jobs of two and three ranks."""
 
 from __future__ import annotations
 
@@ -176,6 +176,22 @@ def test_a_rank_that_dies_before_it_multiplies_is_told(tmp_path: Path) -> None:
     assert (document["gpus"], document["correct"], document["complete"]) == ([], None, False)
     assert document["job"]["failure"]["node"] == "node-1"
     assert "no such device here" in err
+
+
+def test_storage_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    words = ("--nodes", "2", "--gpus-per-node", "2", "--size", "8M", "--mtbf", "8h")
+    (tmp_path / "data").mkdir()
+    code, document, err = bench(tmp_path, *words, "--path", "data", verb="storage")
+    assert (document["complete"], document["ranks"], document["size"]) == (True, 4, 8 << 20)
+    for node in document["nodes"]:
+        assert node["path"] == str(tmp_path / "data")
+        assert node["write"] > 0 < node["read_all"]
+        assert node["small_per_s"] > 0 < node["checkpoint_s"]
+    assert document["interval"]["mtbf_s"] == 8 * 3600
+    assert list((tmp_path / "data").iterdir()) == []
+    # Others use this disk: one of the two may well be slower.
+    assert {one["kind"] for one in document["findings"]} <= {"slow"}
+    assert code == bool(document["findings"]), err
 
 
 def test_what_time_does_not_suffice_for_is_left_out(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ templates/programs/collectives/clusterkit_collectives.py writes:
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
@@ -97,6 +97,7 @@ class _OfNcclTests(_Document):
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Read = TypeVar("_Read")
 
 
 def read_result(stream: BinaryIO, *, source: str) -> Result:
@@ -152,6 +153,44 @@ def checked(model: type[_Model], document: Mapping[str, Any], *, kind: str) -> _
         )
         missing = first["type"] == "missing" or first["input"] is None
         raise _damaged(place[1:], None if missing else first["input"]) from None
+
+
+class _OnNode(Protocol):
+    @property
+    def node(self) -> str: ...
+
+
+def of_ranks(ranks: Sequence[_OnNode | None], names: Sequence[str | None] | None) -> None:
+    """Check that a document is of the ranks whose nodes these are, as the job knows them.
+
+    Raises:
+        Unparsed: it is of others.
+    """
+    if names is None:
+        return
+    if len(names) != len(ranks):
+        raise Unparsed(f"it is of {len(ranks)} ranks, and the job has {len(names)}")
+    for rank, one in enumerate(ranks):
+        if one and names[rank] not in {None, one.node}:
+            raise Unparsed(f"rank {rank} is on {names[rank]}, and says {reprlib.repr(one.node)}")
+
+
+def read_ours(
+    stream: BinaryIO, read: Callable[[Mapping[str, Any]], _Read], *, source: str, file: str
+) -> _Read:
+    """Return what `read` makes of a document that a program of ours has left in `file`.
+
+    Raises:
+        UserError: it is none, or too large; `source` names it.
+    """
+    data = stream.read(_MOST_BYTES + 1)
+    document = files.parse_json(data) if len(data) <= _MOST_BYTES else None
+    try:
+        return read(document or {})
+    except Unparsed as error:
+        hint = f"{file} in the folder of results of a run, or that run's folder"
+        where = Position(source=source)
+        raise UserError(f"cannot read this: {error}", hint=hint, position=where) from error
 
 
 def _damaged(place: str, value: Any) -> Unparsed:

@@ -16,7 +16,6 @@ multiply has an `error`.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -24,16 +23,13 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, Field
 
-from clusterkit.core import files
-from clusterkit.core.errors import Position, UserError
-from clusterkit.observe.bench.allreduce.document import checked
+from clusterkit.observe.bench.allreduce.document import checked, of_ranks, read_ours
 from clusterkit.preflight.probes.gpu.vitals import NVIDIA, GpuVitals
-from clusterkit.transport.probe import Missing, Output, Unparsed, read_output
+from clusterkit.transport.probe import Missing, Output, read_output
 
 KIND = "clusterkit-compute"
 FILE = "compute.json"
 """Its name in the folder of results."""
-_MOST_BYTES = 16 << 20
 _MOST_RANKS = 100_000
 
 _Count = Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
@@ -130,14 +126,7 @@ def read_result(stream: BinaryIO, *, source: str) -> Result:
     Raises:
         UserError: it is no document of ours, or too large.
     """
-    data = stream.read(_MOST_BYTES + 1)
-    document = files.parse_json(data) if len(data) <= _MOST_BYTES else None
-    try:
-        return read_document(document or {})
-    except Unparsed as error:
-        hint = f"{FILE} in the folder of results of a run, or that run's folder"
-        where = Position(source=source)
-        raise UserError(f"cannot read this: {error}", hint=hint, position=where) from error
+    return read_ours(stream, read_document, source=source, file=FILE)
 
 
 def read_document(
@@ -152,11 +141,7 @@ def read_document(
         Unparsed: it is another document, damaged, or of other ranks than the job has.
     """
     read = checked(_Document, document, kind=KIND)
-    if names is not None and len(names) != len(read.ranks):
-        raise Unparsed(f"it is of {len(read.ranks)} ranks, and the job has {len(names)}")
-    for rank, one in enumerate(read.ranks):
-        if names is not None and one and names[rank] not in {None, one.node}:
-            raise Unparsed(f"rank {rank} is on {names[rank]}, and says {reprlib.repr(one.node)}")
+    of_ranks(read.ranks, names)
     readings = dict(_readings(filter(None, read.ranks)))
     workers = [
         _worker(rank, one, readings)

@@ -1,0 +1,97 @@
+"""`clusterkit bench storage`: how fast nodes write and read, and when to write checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clusterkit.cli.bench.allreduce import JOB
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
+from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import JobState
+
+if TYPE_CHECKING:
+    from clusterkit.observe.bench.storage.document import Result
+
+_SECONDS = 300
+"""What four parts of a minute and the small files take at most; see our program."""
+_LEAST, _MOST = 1 << 20, 1 << 44
+
+
+@takes_job_options(*JOB)
+@explained
+def storage(
+    options: Mapping[str, Any],
+    size: str | None = None,
+    path: str | None = None,
+    mtbf: str | None = None,
+    from_: str | None = None,
+    dry_run: DryRunFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write checkpoints on each node of a job, read them again, and create small files.
+
+    By one process of each node, then by all; node against node. From the time of
+    the slowest follows how often to write a checkpoint. No file is left behind.
+
+    Exit code 1 if a node is slow, cannot write or does not answer, or the job
+    failed.
+    """
+    from clusterkit.cli.bench import job as jobs
+    from clusterkit.cli.bench.storage_report import storage_lines
+    from clusterkit.cli.frame.job_args import exit_code_of
+    from clusterkit.cli.jobs.report import seconds_of
+    from clusterkit.jobs.document import full_document_of
+    from clusterkit.observe.bench.storage import answer, document
+
+    mtbf_s = None if mtbf is None else seconds_of("--mtbf", mtbf)
+    asked = {"size": None if size is None else _bytes(size), "path": path}
+    bench = jobs.Bench(
+        verb="bench storage",
+        program=("compute/clusterkit_storage.py", "compute/clusterkit_meeting.py"),
+        file=document.FILE,
+        read=_measured,
+        empty=lambda: answer.document(document.Result()),
+    )
+    job = None
+    if from_ is not None:
+        with jobs.opened(from_, document.FILE) as (stream, name):
+            result = document.read_result(stream, source=name)
+    else:
+        job, result = jobs.run_job(
+            bench, options, asked, seconds=_SECONDS, dry_run=dry_run, as_json=json
+        )
+    if json:
+        of_job = {"job": job and full_document_of(job)}
+        console.json_document({**answer.document(result, mtbf_s), **of_job})
+    else:
+        console.say(*storage_lines(result, mtbf_s))
+    if job is not None and job.status.state is not JobState.SUCCEEDED:
+        jobs.tell(job)
+    code = exit_code_of(job) if job is not None else 0
+    raise typer.Exit(code or (EXIT_FINDINGS if answer.findings(result) else 0))
+
+
+def _bytes(text: str) -> int:
+    from clusterkit.config.units import parse_memory
+
+    hint = "--size 512M, 4G or 1T: what a node writes of one checkpoint"
+    try:
+        size = parse_memory(text, default_unit="")
+    except ValueError as error:
+        raise UserError(f"--size {text}: {error}", hint=hint) from error
+    if not _LEAST <= size <= _MOST:
+        raise UserError(f"--size {text}: from 1M to 16T", hint=hint)
+    return size
+
+
+def _measured(written: Mapping[str, Any], nodes: Sequence[str | None]) -> Result | None:
+    from clusterkit.observe.bench.storage.document import read_document
+
+    result = read_document(written, names=nodes)
+    return result if result.measured else None

@@ -1,0 +1,166 @@
+"""What is wrong with the storage that nodes have measured: each beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from statistics import median_high
+from typing import Any
+
+from clusterkit.core.text import figure
+from clusterkit.observe.bench.storage.document import Part, Result, Worker
+from clusterkit.observe.bench.storage.interval import NODE_MTBF_S, Interval, interval
+
+SLOW = 0.6
+"""A node below this share of the median is slow; others use the storage as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node; rates in bytes per second, None for what was not measured."""
+
+    name: str
+    path: str | None
+    file_system: str | None
+    write: float | None
+    """Of one process, until all was safe on the disk."""
+    write_all: float | None
+    """Of all processes together."""
+    read: float | None
+    read_all: float | None
+    read_from: str | None
+    """Where it was read from, of all reads the least that can be said."""
+    small_per_s: float | None
+    checkpoint_s: float | None
+    """What the whole checkpoint of this node takes, by all its processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong: `silent`, `failed` or `slow`."""
+
+    kind: str
+    rank: int | None
+    node: str | None
+    summary: str
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        at = self.node or "an unknown node"
+        return at if self.rank is None else f"{at}, rank {self.rank}"
+
+
+_MEASURES: tuple[tuple[str, Callable[[Node], float | None]], ...] = (
+    ("one process writes", lambda node: node.write),
+    ("all processes write", lambda node: node.write_all),
+    ("one process reads", lambda node: node.read),
+    ("all processes read", lambda node: node.read_all),
+    ("small files", lambda node: node.small_per_s),
+)
+
+
+def nodes(result: Result) -> tuple[Node, ...]:
+    """Return what each node reached, in the order of their first rank."""
+    of_each: dict[str, list[Worker]] = {}
+    for one in result.workers:
+        if one.node is not None:
+            of_each.setdefault(one.node, []).append(one)
+    return tuple(_node(name, workers) for name, workers in of_each.items())
+
+
+def _node(name: str, workers: list[Worker]) -> Node:
+    first = workers[0]
+    single = [one.one for one in workers if one.one]
+    each = [one.all for one in workers if one.all]
+    each = each if len(each) == len(workers) else []
+    small = next((one.small for one in workers if one.small), None)
+    size, writes = first.size, _sum(each or single, "write")
+    whole = None if writes is None or size is None else size / writes
+    sources = {part.read.source for part in (*single, *each) if part.read}
+    order = ("unknown", "memory", "direct", "disk")
+    return Node(
+        name=name,
+        path=first.path,
+        file_system=first.file_system,
+        write=_sum(single, "write"),
+        write_all=_sum(each, "write"),
+        read=_sum(single, "read"),
+        read_all=_sum(each, "read"),
+        read_from=next((one for one in order if one in sources), None),
+        small_per_s=small.files / small.seconds if small else None,
+        checkpoint_s=whole,
+    )
+
+
+def _sum(parts: list[Part], what: str) -> float | None:
+    """Return the rate of processes that work at the same time: as slow as the last one."""
+    done = [getattr(part, what) for part in parts]
+    if not done or None in done:
+        return None
+    rate: float = sum(one.bytes for one in done) / max(one.seconds for one in done)
+    return rate
+
+
+def checkpoints(result: Result, mtbf_s: float | None = None) -> Interval | None:
+    """Return how often to write a checkpoint; without `mtbf_s`, by the number of nodes."""
+    known = nodes(result)
+    slowest = max((one.checkpoint_s for one in known if one.checkpoint_s), default=None)
+    return None if slowest is None else interval(slowest, mtbf_s or NODE_MTBF_S / len(known))
+
+
+def findings(result: Result) -> tuple[Finding, ...]:
+    """Return what is wrong, the worst first."""
+    return (*_of_ranks(result), *_slow(nodes(result)))
+
+
+def _of_ranks(result: Result) -> Iterator[Finding]:
+    """Yield what is wrong with ranks; of a node that cannot write, once."""
+    told = set()
+    silent = []
+    for one in result.workers:
+        if one.error is not None and (one.node, one.error) not in told:
+            told.add((one.node, one.error))
+            summary = f"{one.path}: {one.error}"
+            yield Finding(kind="failed", rank=one.rank, node=one.node, summary=summary)
+        elif one.error is None and not (one.one or one.all) and result.complete:
+            summary = "never answered"
+            silent.append(Finding(kind="silent", rank=one.rank, node=one.node, summary=summary))
+    yield from silent
+
+
+def _slow(known: tuple[Node, ...]) -> Iterator[Finding]:
+    for what, rate_of in _MEASURES:
+        rates = {node.name: rate for node in known if (rate := rate_of(node)) is not None}
+        if len(rates) < 2:
+            continue
+        middle = median_high(rates.values())
+        for name, rate in rates.items():
+            if rate < SLOW * middle:
+                unit = f"{figure(rate)} a second"
+                reached = unit if what == "small files" else f"{figure(rate / 1e6)} MB/s"
+                summary = f"{what}: {reached}, {rate / middle:.0%} of the median of {len(rates)}"
+                yield Finding(kind="slow", rank=None, node=name, summary=summary)
+
+
+def document(result: Result, mtbf_s: float | None = None) -> dict[str, Any]:
+    """Return what `--json` tells, without the job."""
+    known = nodes(result)
+    return {
+        "complete": result.complete,
+        "size": max((one.size for one in result.workers if one.size), default=None),
+        "ranks": len(result.workers),
+        "nodes": known,
+        "interval": checkpoints(result, mtbf_s),
+        "processes": [_row(one) for one in result.workers],
+        "findings": findings(result),
+    }
+
+
+def _row(one: Worker) -> dict[str, Any]:
+    parts = {
+        name: None if part is None else part.model_dump(by_alias=True)
+        for name, part in (("one", one.one), ("all", one.all), ("small", one.small))
+    }
+    plain = {k: v for k, v in asdict(one).items() if k not in parts}
+    return {**plain, **parts}
