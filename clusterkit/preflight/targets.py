@@ -13,6 +13,7 @@ from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (
+    NO_PLATFORM,
     ClusterKind,
     ClusterSpec,
     ContainerRuntime,
@@ -132,6 +133,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
     container, runtime = plan.container, plan.container.runtime if plan.container else None
     return dataclasses.replace(
         _job_of(plan.cluster, hosts, container.image if container else None, runtime),
+        nodes=plan.nodes,
         framework=plan.framework,
         gpus_per_node=max(plan.slots),
         gpu_use=gpu_use(plan),
@@ -161,6 +163,7 @@ def _job_of(
         rdma_devices=instance.devices,
         net_plugin=net_plugin_of(cluster),
         has_fabric=bool(fabric_of(instance)),
+        asks_cloud=cluster.platform != NO_PLATFORM,
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )

@@ -39,6 +39,8 @@ class PreflightJob:
 
     hosts: tuple[str, ...]
     """Nodes in rank order; the first is the head."""
+    nodes: int | None = None
+    """Of which it gets so many; None for all."""
     kind: str = "ssh"
     """Kind of the cluster: local, slurm or ssh."""
     framework: str | None = None
@@ -78,10 +80,17 @@ class PreflightJob:
     """Whether its nodes have a fast fabric for certain, by platform and instance type."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that it needs on every node by path, and what names each (`NCCL_TOPO_FILE`)."""
+    asks_cloud: bool = True
+    """Whether nodes may ask the metadata server of their cloud (`platform: off`)."""
     allowed_names: tuple[str, ...] = ()
     """Variables that the site vouches for; the lint leaves them alone (globs)."""
     asked_by: str | None = None
     """Version of the clusterkit that asks; None where it is not known."""
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it has several nodes, of which one that checks itself sees no other."""
+        return (self.nodes or len(self.hosts)) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

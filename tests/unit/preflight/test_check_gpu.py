@@ -498,9 +498,8 @@ class TestAmd:
 
 @pytest.mark.parametrize("check", sorted(_CHECKS))
 def test_what_does_not_apply_is_skipped_and_what_is_garbled_is_unknown(check: str) -> None:
-    job = PreflightJob(
-        hosts=("n1",), env=dict.fromkeys(("CLUSTERKIT_DCGM_DIAG", "CLUSTERKIT_NCCL_TESTS"), "1")
-    )
+    asked = dict.fromkeys(("CLUSTERKIT_DCGM_DIAG", "CLUSTERKIT_NCCL_TESTS"), "1")
+    job = PreflightJob(hosts=("n1",), nodes=2, env=asked)
     probes = [probe.name for probe in _CHECKS[check].probes]
     skipped: dict[str, str | Output] = {
         name: Output(stdout="no GPU here\n", exit_code=77) for name in probes

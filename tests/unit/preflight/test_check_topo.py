@@ -11,12 +11,16 @@ import pytest
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Ruling
+from clusterkit.preflight.probes.gpu.nvidia_links import TOPO
 from clusterkit.preflight.probes.host import nccl_settings
 from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.recordings import recording
 
-CHECKS = {check.name: check for check in all_checks() if check.area == "TOPO"}
+CHECKS = {
+    check.name: check for check in all_checks() if check.area == "TOPO" and TOPO in check.probes
+}
+"""Those of the matrix."""
 DGX = "topo_dgxa100_12mlx5_tabs.txt"
 
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from clusterkit.preflight.probes.host import container, fabric_files, job_python, shared_folders
+from clusterkit.preflight.probes.gpu import imex
+from clusterkit.preflight.probes.host import (
+    container,
+    fabric_files,
+    job_python,
+    placement,
+    shared_folders,
+)
 from clusterkit.preflight.probes.host import disks as host_disks
 from clusterkit.preflight.probes.host import names as host_names
 from clusterkit.preflight.probes.host import system as host_system
@@ -95,6 +102,8 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (container.PROBE, CONTAINER),
     (fabric_files.PLUGIN, "failed libnccl-net.so=libfabric.so.1: no such file\nwhole=1\nend\n"),
     (fabric_files.FILES, "file 4038471504-75 /opt/topo.xml\nabsent - /opt/env.sh\nend\n"),
+    (placement.PROBE, "cloud=gcp\nblock=/b1/s1/h1\nend\n"),
+    (imex.PROBE, "channel=open\nstate=READY\nnodes=10.9.0.1\nend\n"),
     (slurm_nodes.PROBE, RECORD),
 ]
 

@@ -107,6 +107,9 @@ class Gpu:
     remap_failed: bool | None = column("remapped_rows.failure", switch)
     fabric_state: str | None = column("fabric.state")
     fabric_status: str | None = column("fabric.status")
+    fabric_domain: str | None = column("fabric.clusterUuid")
+    """Of a rack whose nodes NVLink joins; nothing but zeros on a node by itself."""
+    fabric_clique: str | None = column("fabric.cliqueId")
 
 
 _COLUMNS = (

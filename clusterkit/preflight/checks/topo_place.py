@@ -1,0 +1,80 @@
+"""TOPO: whether nodes stand together, by what their cloud and their GPUs say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from clusterkit.preflight.checks.base import known, most
+from clusterkit.preflight.checks.gpu_imex import no_nvlink_between
+from clusterkit.preflight.checks.results import Advice, Results, advice, ok, skip
+from clusterkit.preflight.checks.types import Evidence, Tier, check
+from clusterkit.preflight.probes.gpu import imex, nvidia_gpus
+from clusterkit.preflight.probes.gpu.imex import clique_of
+from clusterkit.preflight.probes.host import placement
+from clusterkit.transport.probe import PreflightJob
+
+_HINTED = ("aws", "azure", "gcp", "oci")
+"""Clouds, of all of `core/dmi.py`, of which `checks.ini` says how to keep nodes together."""
+
+
+def _no_place(job: PreflightJob) -> str | None:
+    if not job.asks_cloud:
+        return "platform: off asks no cloud"
+    return None if job.spans_nodes else "one node"
+
+
+@check("TOPO007", "topo-placement", placement.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_place)
+def _placement(evidence: Evidence) -> Results:
+    found, results = known(evidence, placement.PROBE)
+    yield from results
+    places = {
+        node: ", ".join(f"{kind} {name}" for kind, name in facts.places.items())
+        for node, facts in found.items()
+    }
+    clouds = {facts.cloud for facts in found.values()}
+    apart = advice("TOPO007", next((one for one in _HINTED if clouds == {one}), ""))
+    yield from _together(places, apart, none="the cloud does not say where it stands")
+
+
+@check(
+    "TOPO008",
+    "topo-clique",
+    nvidia_gpus.PROBE,
+    imex.PROBE,
+    tier=Tier.ROUND_TRIP,
+    skip_if=no_nvlink_between,
+)
+def _clique(evidence: Evidence) -> Results:
+    found, results = known(evidence, nvidia_gpus.PROBE)
+    yield from results
+    cliques = {node: clique_of(facts) for node, facts in found.items()}
+    places = {node: f"NVLink domain {clique}" if clique else "" for node, clique in cliques.items()}
+    yield from _together(places, advice("TOPO008"), none="no NVLink between nodes")
+    if evidence.job.kind == "slurm":
+        return  # a prolog lists the nodes that were asked together
+    listed = known(evidence, imex.PROBE)[0]
+    for clique in filter(None, dict.fromkeys(cliques.values())):
+        here = {n: frozenset(one.nodes) for n, one in listed.items() if cliques.get(n) == clique}
+        usual = most(Counter(here.values()))
+        for node, nodes in here.items():
+            if nodes and nodes != usual:
+                what = "IMEX lists other nodes than on most" if usual else "IMEX lists differ"
+                yield node, advice("TOPO008", "lists").fail(what, f"{len(nodes)} listed")
+
+
+def _together(places: Mapping[str, str], apart: Advice, *, none: str) -> Results:
+    """Warn of nodes that are not in the place in which most of them are."""
+    counts = Counter(filter(None, places.values()))
+    if not counts:
+        for node in places:
+            yield node, skip(none)
+        return
+    ((usual, number),) = counts.most_common(1)
+    seen = ", ".join(f"{place}: {n}" for place, n in counts.most_common(8))
+    for node, place in places.items():
+        if place == usual:
+            yield node, ok(usual)
+        else:
+            where = f"{number} of {len(places)} nodes are in {usual}"
+            yield node, apart.warn(f"{place or 'in none'}: {where}", seen)

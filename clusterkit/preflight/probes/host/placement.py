@@ -1,0 +1,75 @@
+"""Where a machine stands in its cloud, by the metadata server of that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit.config.platforms import places_told
+from clusterkit.core.data import read_snippet
+from clusterkit.core.dmi import CLOUDS
+from clusterkit.core.files import parse_json
+from clusterkit.core.records import text_of
+from clusterkit.core.shell import quote
+from clusterkit.preflight.probes import snippets
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
+
+_WORD = re.compile(r"[\w./:@+-]{1,400}", re.ASCII)
+_OF_OCI = "customerNetworkBlock"
+_SHOWN = 12
+"""The last characters of Oracle's names; the first are those of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a cloud says of one machine."""
+
+    cloud: str
+    places: Mapping[str, str]
+    """From large to small: `zone`, `block`, `placement group`; empty where it does not say."""
+
+
+def _command(job: PreflightJob) -> str | None:
+    if not (job.asks_cloud and job.spans_nodes):
+        return None
+    questions = dict.fromkeys(CLOUDS, "")
+    for row in places_told():
+        header = "" if row["header"] == "-" else f"-H {quote(row['header'])} "
+        ask = f'echo "{row["tells"]}=$(ask {header}"$server"{quote(row["path"])})"'
+        questions[row["cloud"]] += f"\n{ask}"
+    return read_snippet(
+        "placement",
+        signs="\n".join(
+            f"says {name} {quote(text)} && cloud={cloud}" for cloud, (name, text) in CLOUDS.items()
+        ),
+        questions="case $cloud in\n"
+        + "\n".join(f"{cloud}){text} ;;" for cloud, text in questions.items())
+        + "\nesac",
+    )
+
+
+def parse(text: str) -> Placement:
+    """Read the pairs of the snippet; a page where a word should be is no answer."""
+    pairs = snippets.read_pairs(text)
+    cloud = snippets.text_of(pairs, "cloud")
+    told = {row["tells"] for row in places_told() if row["cloud"] == cloud}
+    if cloud not in CLOUDS or told != {*pairs} - {"cloud"}:
+        raise Unparsed(f"cloud {cloud[:40]!r}")
+    places = {kind: _word(cloud, answer) for kind, answer in pairs.items() if kind != "cloud"}
+    return Placement(cloud=cloud, places={kind: at for kind, at in places.items() if at})
+
+
+def _word(cloud: str, answer: str) -> str:
+    if cloud == "oci" and answer:
+        if (document := parse_json(answer.encode())) is None:
+            raise Unparsed(f"no document: {answer[:40]!r}")
+        answer = text_of(document, _OF_OCI) or ""
+    if answer and not _WORD.fullmatch(answer):
+        raise Unparsed(f"no place: {answer[:40]!r}")
+    if cloud == "gcp":  # /block/subblock/host
+        return answer.strip("/").partition("/")[0]
+    return answer.rpartition(".")[2][-_SHOWN:] if cloud == "oci" else answer
+
+
+PROBE = Probe(name="placement", command=_command, parse=parse)

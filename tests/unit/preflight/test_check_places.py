@@ -1,0 +1,274 @@
+"""Whether nodes stand together: NVLink domains and IMEX, and what clouds say of each machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from clusterkit.core.dmi import CLOUDS
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.preflight.checks.results import Result
+from clusterkit.preflight.probes.gpu import imex
+from clusterkit.preflight.probes.host import placement
+from clusterkit.preflight.request import PreflightOptions
+from clusterkit.preflight.targets import aim
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Reach
+from tests.helpers.evidence import evidence
+from tests.helpers.needs import require
+from tests.helpers.probe_run import SHELLS, named
+
+RACK = "1a2b3c4d-0000-4000-8000-00000000000a"
+OTHER = "5e6f7a8b-0000-4000-8000-00000000000b"
+NO_RACK = "00000000-0000-0000-0000-000000000000"
+NAMES = "name n1\nown 10.9.0.1 \nreverse 10.9.0.1 n1 \nlocal 10.9.0.1 127.0.0.1 \nend\n"
+READY = "channel=open\nstate=READY\nnodes=10.9.0.1 10.9.0.2\nend\n"
+
+
+def gpus(domain: str, clique: str = "7") -> str:
+    head = "index, name, pci.bus_id, fabric.clusterUuid, fabric.cliqueId"
+    return f"{head}\n0, NVIDIA GB200, 00000008:01:00.0, {domain}, {clique}\n"
+
+
+def node(domain: str = RACK, said: str = READY, clique: str = "7") -> dict[str, str]:
+    return {"nvidia-gpus": gpus(domain, clique), "imex": said, "host-names": NAMES}
+
+
+def judged(
+    check: str,
+    nodes: Mapping[str, Mapping[str, str | Output]],
+    job: PreflightJob,
+    via: str = "srun",
+) -> dict[str, list[Result]]:
+    job = dataclasses.replace(job, hosts=tuple(nodes))
+    found: dict[str, list[Result]] = {}
+    seen = evidence(nodes, job=job, reach={name: Reach(via=via) for name in nodes})
+    for name, result in named(check).judge(seen):
+        found.setdefault(str(name), []).append(result)
+    return found
+
+
+JOB = PreflightJob(hosts=(), nodes=2, kind="slurm")
+
+
+@pytest.mark.parametrize(
+    ("said", "summary"),
+    [
+        (READY.replace("open", "absent"), "the IMEX channel is not there: NCCL ends at its start"),
+        (READY.replace("open", "denied"), "the IMEX channel may not be opened"),
+        (READY.replace("READY", "inactive"), "IMEX is inactive"),
+        (READY.replace("10.9.0.1 10.9.0.2", ""), "IMEX has no list of nodes"),
+        (READY.replace("10.9.0.1", "10.9.0.7"), "IMEX does not list the node itself"),
+    ],
+)
+def test_what_nvlink_between_nodes_lacks(said: str, summary: str) -> None:
+    """A node that checks itself at the start of a job of two sees no other, and is judged."""
+    (found,) = judged("gpu-imex", {"n1": node(said=said)}, JOB)["n1"]
+    assert (found.verdict, found.summary[: len(summary)]) == ("fail", summary)
+    (early,) = judged("gpu-imex", {"n1": node(said=said)}, JOB, via="ssh")["n1"]
+    assert early.verdict == "warn"  # Slurm's prolog has not run
+
+
+@pytest.mark.parametrize("state", ["READY", "active", ""])
+def test_nvlink_between_nodes_that_is_ready(state: str) -> None:
+    (found,) = judged("gpu-imex", {"n1": node(said=READY.replace("READY", state))}, JOB)["n1"]
+    assert (found.verdict, found.summary) == ("pass", "IMEX is ready")
+    ipv6 = READY.replace("10.9.0.1", "fd00::1")
+    (found,) = judged("gpu-imex", {"n1": node(said=ipv6)}, JOB)["n1"]
+    assert found.verdict == "pass"  # its addresses of that kind are not known
+
+
+@pytest.mark.parametrize(
+    ("domain", "changes", "why"),
+    [
+        (NO_RACK, {}, "no NVLink between nodes"),
+        ("[N/A]", {}, "no NVLink between nodes"),
+        (RACK, {"nodes": None}, "one node"),
+        (RACK, {"env": {"NCCL_MNNVL_ENABLE": "0"}}, "does without"),
+        (RACK, {"uses_gpus": False}, "no GPU"),
+    ],
+)
+@pytest.mark.parametrize("check", ["gpu-imex", "topo-clique"])
+def test_jobs_that_need_no_imex(
+    check: str, domain: str, changes: dict[str, object], why: str
+) -> None:
+    bad = READY.replace("open", "absent")
+    ((found,),) = judged(
+        check, {"n1": node(domain, bad)}, dataclasses.replace(JOB, **changes)
+    ).values()
+    assert found.verdict == "skip"
+    assert why in found.summary
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "channel=wide\nstate=\nnodes=\nend\n",
+        "channel=open\nend\n",
+        READY.replace("10.9.0.1", "10.9.0.1 " * 600),
+    ],
+)
+def test_an_answer_about_imex_that_makes_no_sense_is_unknown(said: str) -> None:
+    assert judged("gpu-imex", {"n1": node(said=said)}, JOB)["n1"][0].verdict == "unknown"
+
+
+def test_nodes_of_two_racks() -> None:
+    nodes = {"n1": node(), "n2": node(), "n3": node(OTHER), "n4": node(clique="8")}
+    found = judged("topo-clique", nodes, dataclasses.replace(JOB, kind="slurm"))
+    assert [found[n][0].verdict for n in nodes] == ["pass", "pass", "warn", "warn"]
+    rack = "NVLink domain 1a2b3c4d/7"
+    assert found["n3"][0].summary == f"NVLink domain 5e6f7a8b/7: 2 of 4 nodes are in {rack}"
+    assert "--set sbatch.segment=" in found["n3"][0].hint
+    assert "NCCL_MNNVL_ENABLE=0" in found["n3"][0].hint
+
+
+def test_lists_of_imex_that_differ_within_a_rack() -> None:
+    """In a job of Slurm, its prolog lists the nodes that were asked together."""
+    longer = READY.replace("\nend", " 10.9.0.3\nend")
+    nodes = {"n1": node(), "n2": node(), "n3": node(said=longer), "n4": node(OTHER, longer)}
+    found = judged("topo-clique", nodes, dataclasses.replace(JOB, kind="ssh"))
+    assert [len(found[n]) for n in nodes] == [1, 1, 2, 1]
+    assert found["n3"][1].summary == "IMEX lists other nodes than on most"
+    assert all(len(one) == 1 for one in judged("topo-clique", nodes, JOB).values())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_imex_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
+    require(shell[0])
+    text = imex.PROBE.snippet(JOB)
+    assert text is not None
+    for path in ("/dev/nvidia-caps-imex-channels", "/etc/nvidia-imex"):
+        text = text.replace(path, str(tmp_path))
+
+    def ask(path: Path) -> imex.Imex:
+        argv = [*shell, "-c", f"PATH={path}:$PATH\n{text}"]
+        return imex.parse(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+    assert (ask(tmp_path).channel, ask(tmp_path).nodes) == ("absent", ())
+    (tmp_path / "channel0").touch()
+    (tmp_path / "nodes_config.cfg").write_text("# rack 4\n10.9.0.1\n\n10.9.0.2 # spare\n")
+    tool = tmp_path / "nvidia-imex-ctl"
+    tool.write_text("#!/bin/sh\necho READY\n")
+    tool.chmod(0o755)
+    found = ask(tmp_path)
+    assert (found.channel, found.state, found.nodes) == ("open", "READY", ("10.9.0.1", "10.9.0.2"))
+
+
+AWS = "cloud=aws\nzone=zone-1a\nplacement group=train\nend\n"
+GCP = "cloud=gcp\nblock=/b1/s1/h1\nend\n"
+OCI = 'cloud=oci\nnetwork block={"customerNetworkBlock": "ocid1.block.oc1.iad.%s"}\nend\n'
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "where", "mends"),
+    [
+        (AWS, AWS.replace("1a", "1b"), "zone zone-1b, placement group train", "capacity block"),
+        (AWS, AWS.replace("train", ""), "zone zone-1a", "cluster placement group"),
+        (GCP, GCP.replace("b1", "b2"), "block b2", "--set sbatch.switches=1"),
+        (GCP, GCP.replace("/b1/s1/h1", ""), "in none", "compact placement"),
+        (
+            OCI % "aaaaaaaaaaaaaaa1",
+            OCI % "aaaaaaaaaaaaaaa2",
+            "block aaaaaaaaaaa2",
+            "cluster network",
+        ),
+        (
+            "cloud=azure\nplacement group=0f1e\nend\n",
+            "cloud=azure\nplacement group=2d3c\nend\n",
+            "placement group 2d3c",
+            "singlePlacementGroup",
+        ),
+    ],
+)
+def test_a_node_in_another_place(usual: str, other: str, where: str, mends: str) -> None:
+    nodes = {"a": {"placement": usual}, "b": {"placement": usual}, "c": {"placement": other}}
+    found = judged("topo-placement", nodes, JOB)
+    assert [one.verdict for (one,) in found.values()] == ["pass", "pass", "warn"]
+    (odd,) = found["c"]
+    assert where in odd.summary
+    assert "2 of 3 nodes are in" in odd.summary
+    assert mends in odd.hint
+    alike = judged("topo-placement", {name: {"placement": other} for name in "ab"}, JOB)
+    assert all(one.verdict in {"pass", "skip"} for (one,) in alike.values())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cloud=gcp\nblock=<html>Sign in</html>\nend\n",
+        "cloud=moon\nend\n",
+        "cloud=aws\nzone=zone-1a\nend\n",
+        f"cloud=gcp\nblock=/{'b' * 4000}\nend\n",
+        f"cloud=oci\nnetwork block={'[' * 3000}\nend\n",
+        GCP.removesuffix("end\n"),
+    ],
+)
+def test_a_metadata_server_that_lies_is_unknown(said: str) -> None:
+    found = judged("topo-placement", {"a": {"placement": said}, "b": {"placement": GCP}}, JOB)
+    assert [one.verdict for (one,) in found.values()] == ["unknown", "pass"]
+    number = {"placement": 'cloud=oci\nnetwork block={"customerNetworkBlock": 7}\nend\n'}
+    assert judged("topo-placement", {"a": number}, JOB)["a"][0].verdict == "skip"
+
+
+def test_platform_off_asks_no_cloud() -> None:
+    cluster = ClusterSpec(name="c", kind=ClusterKind.SSH, platform="off")
+    job = aim(PreflightOptions(hosts="n[1-2]"), cluster).job
+    assert placement.PROBE.snippet(job) is None
+    ((found,),) = judged("topo-placement", {"a": {}, "b": {}}, job).values()
+    assert (found.verdict, found.summary) == ("skip", "platform: off asks no cloud")
+    assert placement.PROBE.snippet(dataclasses.replace(job, asks_cloud=True)) is not None
+
+
+CURL = """#!/bin/sh
+echo "$*" >>"$LOG"
+case $* in
+*api/token*) echo TOKEN ;;
+*"token: TOKEN"*availability-zone) echo zone-1a ;;
+*"token: TOKEN"*group-name) exit 22 ;;
+*"Metadata-Flavor: Google"*physical_host) printf '/b1/s1/h1\\r\\n' ;;
+*"Metadata: true"*placementGroupId*) echo 0f1e ;;
+*"Bearer Oracle"*rdmaTopologyData) printf '{\\n"customerNetworkBlock": "ocid1.x.77"\\n}\\n' ;;
+*) exit 7 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("cloud", "places"),
+    [
+        ("aws", {"zone": "zone-1a"}),
+        ("gcp", {"block": "b1"}),
+        ("azure", {"placement group": "0f1e"}),
+        ("oci", {"network block": "77"}),
+        (None, {}),
+    ],
+)
+def test_each_cloud_is_asked_for_its_own(
+    shell: tuple[str, ...], cloud: str | None, places: dict[str, str], tmp_path: Path
+) -> None:
+    """By the machine's firmware; AWS wants a token first."""
+    require(shell[0])
+    curl, log = tmp_path / "curl", tmp_path / "log"
+    curl.write_text(CURL)
+    curl.chmod(0o755)
+    if cloud is not None:
+        (tmp_path / CLOUDS[cloud][0]).write_text(f"{CLOUDS[cloud][1]}\n")
+    text = placement.PROBE.snippet(JOB)
+    assert text is not None
+    text = text.replace("/sys/class/dmi/id", str(tmp_path))
+    argv = [*shell, "-c", f"LOG={log} PATH={tmp_path}:$PATH; export LOG\n{text}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    if cloud is None:
+        assert (done.returncode, log.exists()) == (NOT_APPLICABLE, False)
+        return
+    found = placement.parse(done.stdout)
+    assert (found.cloud, found.places) == (cloud, places)
+    for line in log.read_text().splitlines():
+        assert "169.254.169.254" in line
+        assert "-m 1" in line
