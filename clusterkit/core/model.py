@@ -495,3 +495,9 @@ class JobStatus:
     exit_code: ExitCode | None = None
     reason: str | None = None
     nodes: tuple[NodeName, ...] = ()
+    started_at: Moment | None = None
+    """When the latest attempt began, in seconds since the epoch."""
+    ended_at: Moment | None = None
+    """When the last of its nodes ended, of a job that is over."""
+    expected_at: Moment | None = None
+    """When the scheduler expects to start a job that is pending."""

@@ -57,6 +57,17 @@ def wrapped(text: str, first: str = "", rest: str = "", *, width: int = 80) -> l
     )
 
 
+def in_words(seconds: float) -> str:
+    """Return a span of time: `42 s`, `3:25 min`, `7:05 h`, `81 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02} h" if hours < 48 else f"{hours:,} h"
+
+
 def size_in_words(size_bytes: int) -> str:
     """Return a size in decimal units: `812 MB`, `1.4 GB`."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"

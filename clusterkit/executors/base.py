@@ -75,6 +75,8 @@ class SchedulerState:
     exit_code: int | None = None
     attempt: int = 0
     """The latest attempt that it knows of, where it counts them."""
+    start: float | None = None
+    """When it began, or is expected to, in seconds since the epoch; None where nobody says."""
 
 
 class Executor:

@@ -243,6 +243,7 @@ def _prepare(
         max_nodes=plan.max_nodes,
         tasks=1 if plan.command.once else plan.nodes,
         once=plan.command.once,
+        slots=sum(plan.slots),
         submitted_at=time.time(),
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,

@@ -26,6 +26,11 @@ def document_of(job: Job) -> dict[str, Any]:
         "reason": job.status.reason,
         "name": job.submission.name,
         "nodes": job.results,
+        "gpus": job.submission.slots or None,
+        "submitted_at": job.submission.submitted_at,
+        "started_at": job.status.started_at,
+        "ended_at": job.status.ended_at,
+        "expected_at": job.status.expected_at,
         **(of_array if job.submission.array else {}),
     }
 

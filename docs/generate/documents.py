@@ -58,6 +58,11 @@ JOB: Mapping[str, str] = {
     "failure": "of the first rank that failed: `node`, `rank`, `exit_code`, `message`, `tail`",
     "attempts": "how each start of the job ended, the first one first",
     "hang": "who noticed that the job makes no progress, when, after which step; null without",
+    "gpus": "GPUs of all nodes together, or CPU processes; null where nothing is noted of it",
+    "submitted_at": "seconds since the epoch",
+    "started_at": "when the latest attempt began; null before, and where nobody says",
+    "ended_at": "when the last node ended; null while the job goes on",
+    "expected_at": "when Slurm expects to start it; null where it does not say",
     "nccl_network": "what NCCL said it goes over: `name`, `gpudirect`, `warning`; null without",
     "notified": "in lines, [who was told](../how-to/notify.md) that it has ended; null for nobody",
 }

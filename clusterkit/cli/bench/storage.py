@@ -45,7 +45,7 @@ def storage(
     from clusterkit.cli.bench import job as jobs
     from clusterkit.cli.bench.storage_report import storage_lines
     from clusterkit.cli.frame.job_args import exit_code_of
-    from clusterkit.cli.jobs.report import seconds_of
+    from clusterkit.cli.jobs.choose import seconds_of
     from clusterkit.jobs.document import full_document_of
     from clusterkit.observe.bench.storage import answer, document
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.jobs.report import in_words
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.core.text import figure, size_in_words, table, wrapped
+from clusterkit.core.text import figure, in_words, size_in_words, table, wrapped
 from clusterkit.observe.bench.storage.answer import Node, checkpoints, findings, nodes
 from clusterkit.observe.bench.storage.document import Result
 

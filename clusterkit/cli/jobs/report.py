@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Mapping, Sequence
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import all_runs, note_others
+from clusterkit.cli.jobs.choose import chosen_runs, seconds_of
 from clusterkit.config.load import load_settings
-from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import ClusterSpec
-from clusterkit.core.text import table
-from clusterkit.executors.run import runfolder
+from clusterkit.core.text import in_words, table
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.observe.account import Total, Usage, total_of, usage_of
-
-_AGO = re.compile(r"([1-9][0-9]{0,4})([hdw])", re.ASCII)
-_UNITS_S = {"h": 3600, "d": 86_400, "w": 604_800}
 
 
 @explained
@@ -31,18 +25,7 @@ def report(since: str = "7d", cluster: str | None = None, json: JsonFlag = False
     """
     began = time.time() - seconds_of("--since", since)
     clusters = load_settings().clusters
-    runs = all_runs()
-    note_others()
-    submitted = {run: runfolder.read_submission(run) for run in runs}
-    chosen = [run for run, one in submitted.items() if one and one.submitted_at >= began]
-    if cluster is not None:
-        known = {one.cluster for one in submitted.values() if one} | {*clusters}
-        if cluster not in known:
-            hint = choices_hint(cluster, known)
-            raise UserError(f"unknown cluster {cluster!r}", hint=hint)
-    jobs = [
-        job for job in load_jobs(chosen) if cluster is None or job.submission.cluster == cluster
-    ]
+    jobs = load_jobs(chosen_runs(cluster=cluster, since=since))
     of_each: dict[str, list[Usage]] = {}
     for job in jobs:
         of_each.setdefault(job.submission.cluster, []).append(_usage(job, clusters))
@@ -83,17 +66,6 @@ def usage_lines(usage: Usage) -> list[str]:
     return lines
 
 
-def in_words(seconds: float) -> str:
-    """Return a span of time: `42 s`, `3:25 min`, `7:05 h`, `81 h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02} h" if hours < 48 else f"{hours:,} h"
-
-
 def _percent(part: float | None) -> str:
     return "" if part is None else f", {part:.0%} of all time"
 
@@ -129,15 +101,3 @@ def _print(totals: Sequence[Total]) -> None:
 
 def _cost(total: Total) -> str:
     return "-" if total.cost is None else f"{total.cost:,.2f}"
-
-
-def seconds_of(flag: str, text: str) -> float:
-    """Return the seconds of a length of time that a flag was given.
-
-    Raises:
-        UserError: it is none.
-    """
-    found = _AGO.fullmatch(text.strip())
-    if found is None:
-        raise UserError(f"{flag} {text}: not a length of time", hint=f"{flag} 12h, 7d or 4w")
-    return int(found[1]) * _UNITS_S[found[2]]

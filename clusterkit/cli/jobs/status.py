@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,23 +21,28 @@ from clusterkit.cli.frame.job_args import (
     colour_of,
     exit_code_of,
     is_array,
-    note_others,
     note_owner,
     run_named,
     state_text,
 )
+from clusterkit.cli.jobs.choose import chosen_runs
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array
-from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
-from clusterkit.core.text import cut, some_of, table
+from clusterkit.core.text import cut, in_words, some_of, table
+from clusterkit.core.timing import scaled
 from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.document import document_of, full_document_of, name_of, notified
 from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe import prometheus as metrics
+
+_WAITING = frozenset({JobState.PENDING, JobState.REQUEUED})
+_WIDEST = 1000
+_CLEAR = "\x1b[H\x1b[2J"
+_WATCH_EVERY_S = scaled(5.0, 0.5)
 
 
 @explained
@@ -44,7 +50,10 @@ def status(
     job: JobOrNone = None,
     state: str | None = None,
     cluster: str | None = None,
+    name: str | None = None,
+    since: str | None = None,
     limit: int = 20,
+    watch: bool = False,
     prometheus: Path | None = None,
     usage: bool = False,
     json: JsonFlag = False,
@@ -53,33 +62,68 @@ def status(
     selected = _states(state)
     if usage and (job is None or is_array(job)):
         raise UserError("--usage is of one JOB", hint="of many: clusterkit report")
+    if watch and json:
+        raise UserError(
+            "--watch prints again and again, and --json one document",
+            hint="clusterkit wait JOB --json prints it once the job is over",
+        )
     if job is None:
-        _list(limit, selected, cluster, as_json=json, prometheus=prometheus)
+        for _ in _looks(watch=watch):
+            runs = chosen_runs(cluster=cluster, name=name, since=since)
+            _list(runs, limit, selected, as_json=json, prometheus=prometheus)
         return
     if prometheus is not None:
         raise UserError(
             "--prometheus tells of all jobs, and JOB is one",
             hint=f"clusterkit status --limit 0 --prometheus {prometheus}",
         )
-    if selected or cluster:
+    if selected or cluster or name or since:
         raise UserError(
-            "--state and --cluster choose from the list of jobs, and JOB is one",
+            "--state, --cluster, --name and --since choose from the list of jobs, and JOB is one",
             hint=f"clusterkit status {job}",
         )
-    if is_array(job):
-        raise typer.Exit(show_array(job, as_json=json))
-    found = load_job(run_named(job))
-    note_owner(found.run)
-    if json:
-        console.json_document({**full_document_of(found), **(_usage(found) if usage else {})})
-    else:
-        _describe(found)
-        if usage:
-            from clusterkit.cli.jobs.report import usage_here, usage_lines
+    raise typer.Exit(_of_job(job, watch=watch, usage=usage, as_json=json))
 
-            console.say(*usage_lines(usage_here(found)))
-    if found.status.state not in UNDER_WAY:
-        raise typer.Exit(exit_code_of(found))
+
+def _of_job(job: str, *, watch: bool, usage: bool, as_json: bool) -> int:
+    """Print the state of a job, or of an array, and return the exit code."""
+    run = None if is_array(job) else run_named(job)
+    if run is not None:
+        note_owner(run)
+    for _ in _looks(watch=watch):
+        if run is None:
+            code = show_array(job, as_json=as_json)
+        else:
+            found = load_job(run)
+            _show(found, usage=usage, as_json=as_json)
+            code = None if found.status.state in UNDER_WAY else exit_code_of(found)
+        if code is not None:
+            return code
+    return 0
+
+
+def _show(job: Job, *, usage: bool, as_json: bool) -> None:
+    if as_json:
+        console.json_document({**full_document_of(job), **(_usage(job) if usage else {})})
+        return
+    _describe(job)
+    if usage:
+        from clusterkit.cli.jobs.report import usage_here, usage_lines
+
+        console.say(*usage_lines(usage_here(job)))
+
+
+def _looks(*, watch: bool) -> Iterator[None]:
+    """Yield once, or for ever with a pause: each time on a screen of its own, or after a line."""
+    yield
+    while watch:
+        sys.stdout.flush()
+        time.sleep(_WATCH_EVERY_S)
+        if sys.stdout.isatty():
+            sys.stdout.write(_CLEAR)
+        else:
+            console.say("")
+        yield
 
 
 def _usage(job: Job) -> dict[str, Any]:
@@ -102,35 +146,29 @@ def _states(text: str | None) -> frozenset[JobState]:
 
 
 def _list(
+    runs: list[RunFolder],
     limit: int,
     states: frozenset[JobState],
-    cluster: str | None,
     *,
     as_json: bool,
     prometheus: Path | None = None,
 ) -> None:
     if prometheus is not None:
         metrics.require_metrics(prometheus)
-    runs = all_runs()
-    note_others()
     total = len(runs)
-    if states or cluster:  # known of a job once it has been looked at, so all of them are
-        jobs = load_jobs(runs)
-        if cluster is not None:
-            _check_cluster(cluster, jobs)
-            jobs = [job for job in jobs if job.submission.cluster == cluster]
-        jobs = [job for job in jobs if not states or job.status.state in states]
+    if states:  # known of a job once it has been looked at, so all of them are
+        jobs = [job for job in load_jobs(runs) if job.status.state in states]
         total = len(jobs)
         jobs = jobs[-limit:] if limit else jobs
     else:
         jobs = load_jobs(runs[-limit:] if limit else runs)
-    _warn_of_damage(runs if states or cluster or not limit else runs[-limit:], jobs)
+    _warn_of_damage(runs if states or not limit else runs[-limit:], jobs)
     if prometheus is not None:
         metrics.write_jobs(prometheus, jobs, now=time.time())
     if as_json:
         console.json_document({"jobs": [document_of(job) for job in jobs], "total": total})
         return
-    if not jobs and runs:
+    if not jobs and all_runs():
         console.note("no such jobs; clusterkit status lists them all")
         return
     if not jobs:
@@ -153,45 +191,60 @@ def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
 
 
-def _check_cluster(name: str, jobs: Iterable[Job]) -> None:
-    """Refuse a cluster that neither the configuration nor any job knows.
-
-    Raises:
-        UserError: with the name that was meant.
-    """
-    known = {*load_settings().clusters, *(job.submission.cluster for job in jobs)}
-    if name not in known:
-        raise UserError(f"unknown cluster {name!r}", hint=choices_hint(name, known))
-
-
 def _table(jobs: list[Job]) -> None:
     rows = [
         (
             name_of(job),
             console.coloured(job.status.state.value, colour_of(job)),
             job.status.exit_code,
-            job.submission.nodes,
-            cut(job.submission.cluster, 12),
+            _size(job.submission),
+            _time(job),
+            cut(job.submission.cluster, 10),
             f"{_when(job):%m-%d %H:%M}",
         )
         for job in jobs
     ]
-    head = ("JOB", "STATE", "EXIT", "NODES", "CLUSTER", "SUBMITTED")
-    first, *lines = table([head, *rows], "<<>>", widths=(0, 9, 4, 5))
-    room = max(8, shutil.get_terminal_size().columns - len(first) - 4)
+    head = ("JOB", "STATE", "EXIT", "NODES", "TIME", "CLUSTER", "SUBMITTED")
+    first, *lines = table([head, *rows], "<<>>>", widths=(0, 9, 4, 5))
+    # Whoever reads it through a pipe searches names, and sees all of them.
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDEST
+    room = max(8, columns - len(first) - 4)
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
         array = f" ({job.submission.array})" if job.submission.array else ""
-        console.say(f"{line}  {cut(f'{job.submission.name}{array}', room)}")
+        waits = f": {job.status.reason}" if job.status.state is JobState.PENDING else ""
+        console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}', room)}")
+
+
+def _size(submission: Submission) -> str:
+    """Return `2x8` for two nodes with eight GPUs each, and the nodes alone where those differ."""
+    each, rest = divmod(submission.slots, submission.nodes or 1)
+    return f"{submission.nodes}x{each}" if each and not rest else f"{submission.nodes}"
+
+
+def _time(job: Job) -> str:
+    """Return how long a job ran or runs, or waits."""
+    status = job.status
+    if status.state in _WAITING:
+        return in_words(max(0.0, time.time() - job.submission.submitted_at))
+    if status.started_at is None or (status.state.final and status.ended_at is None):
+        return "-"
+    return in_words(max(0.0, (status.ended_at or time.time()) - status.started_at))
 
 
 def _when(job: Job) -> datetime:
-    return datetime.fromtimestamp(job.submission.submitted_at, tz=UTC).astimezone()
+    return _local(job.submission.submitted_at)
+
+
+def _local(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment, tz=UTC).astimezone()
 
 
 def _describe(job: Job) -> None:
     submission = job.submission
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
+    if submission.slots:
+        nodes += f", {submission.slots} slots"
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
@@ -205,7 +258,7 @@ def _describe(job: Job) -> None:
     console.say(f"  cluster    {submission.cluster}")
     if network is not None:
         console.say(f"  network    {network}")
-    console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}")
+    console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}", *_times(job))
     console.say(f"  folder     {job.run.path}")
     attempts = node_results.read_attempts(job.run)
     for attempt in attempts:
@@ -222,6 +275,21 @@ def _describe(job: Job) -> None:
         console.say(f"  next       clusterkit wait {name_of(job)} {again}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
+
+
+def _times(job: Job) -> list[str]:
+    """Return a line of when the job began and how long it took, or waits."""
+    status, took = job.status, _time(job)
+    if status.state in _WAITING:
+        if status.expected_at is None:
+            return [f"  waits      for {took}"]
+        return [f"  waits      for {took}, to start at {_local(status.expected_at):%m-%d %H:%M}"]
+    if status.started_at is None or took == "-":
+        return []
+    waited = in_words(max(0.0, status.started_at - job.submission.submitted_at))
+    ran = "ran" if status.state.final else "runs"
+    began = f"{_local(status.started_at):%Y-%m-%d %H:%M:%S}"
+    return [f"  started    {began}, after {waited}; {ran} for {took}"]
 
 
 def endings(results: Iterable[NodeResult]) -> list[str]:

@@ -154,15 +154,15 @@ def _tell_why(array: str, jobs: Sequence[Job]) -> None:
         console.note(f"{len(others)} more did not succeed: {ask}")
 
 
-def show_array(array: str, *, as_json: bool) -> int:
-    """Print the state of every job of an array; return the exit code of the verb."""
+def show_array(array: str, *, as_json: bool) -> int | None:
+    """Print the state of every job of an array; return the exit code, None while one goes on."""
     jobs = load_jobs(runs_named(array))
     if as_json:
         console.json_document(array_document(array, jobs))
     else:
         console.say(f"{console.bold(array)}  {counted(jobs)}")
         console.say(*_rows(jobs))
-    return 0 if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
+    return None if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
 
 
 def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
     if controller.host != socket.gethostname():
         return None
     if _lives(controller, run):
-        return SchedulerState(state=JobState.RUNNING, word="running")
+        return SchedulerState(state=JobState.RUNNING, word="running", start=_began_at(run))
     # It may have written its last word and left between the two looks.
     return _ended(run)
 
@@ -217,6 +217,14 @@ def _ended(run: RunFolder) -> SchedulerState | None:
     if end is None:
         return None
     return SchedulerState(state=end.state, word="ended", reason=end.reason, exit_code=end.exit_code)
+
+
+def _began_at(run: RunFolder) -> float | None:
+    """Return when the controller wrote that it is there."""
+    try:
+        return run.controller.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _is_gone(run: RunFolder) -> bool:

@@ -20,6 +20,7 @@ from clusterkit.core.bounds import Matching, Moment, NodeName, Rank, Within
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.records import record_of
+from clusterkit.core.text import in_words
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -63,12 +64,6 @@ class Hang:
         last = "" if self.step is None else f", after step {self.step}"
         what = "heartbeat" if self.by == "heartbeat" else "step"
         return f"it hangs: no {what} on {self.node} for {silent}{last}"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration as `45 s` or `6 min 5 s`."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def hang_file(run: RunFolder, attempt: int) -> Path:

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from clusterkit.core import files, ownership, reading
-from clusterkit.core.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds
+from clusterkit.core.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds, Within
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import (
     HANG_AFTER_S,
@@ -240,6 +240,8 @@ class Submission:
     nodes: Count
     tasks: Count
     """How many nodes get a worker: all (MIN of an elastic job), or the first alone with `once`."""
+    slots: Annotated[int, Within(0, 10_000_000)] = 0
+    """GPUs of all nodes together, or CPU processes where there are none; 0 where unknown."""
     submitted_at: Moment
     """Seconds since the epoch."""
     command_line: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ _OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|StartTime)=(
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
-_SQUEUE_FORMAT = "%A|%T|%r|%o"
+_SQUEUE_FORMAT = "%A|%T|%r|%S|%o"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
@@ -114,10 +114,10 @@ def exit_code_of(job_id: str) -> int | None:
 
 
 def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
-    """Read `squeue -h -t all -o "%A|%T|%r|%o"`; lines that are no rows are passed over."""
+    """Read `squeue -h -t all -o "%A|%T|%r|%S|%o"`; lines that are no rows are passed over."""
     return {
-        job_id: state_of(word, reason=reason.strip())
-        for job_id, word, reason, command in _rows(text, queries)
+        job_id: replace(state_of(word, reason=reason.strip()), start=_moment(start))
+        for job_id, word, reason, start, command in _rows(text, queries, fields=5)
         if is_script(command.strip(), queries[job_id].script)
     }
 
@@ -125,7 +125,7 @@ def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, Scheduler
 def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `sacct -n -X -P -o JobIDRaw,State,ExitCode,JobName`."""
     found = {}
-    for job_id, word, code, name in _rows(text, queries):
+    for job_id, word, code, name in _rows(text, queries, fields=4):
         if name == queries[job_id].name:
             status, _, signum = code.partition(":")
             known = status.isdigit() and signum.isdigit()
@@ -133,10 +133,18 @@ def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerS
     return found
 
 
-def _rows(text: str, queries: Mapping[str, Query]) -> Iterator[list[str]]:
-    """Yield the four fields of each line about a job that was asked for."""
-    rows = (line.split("|", 3) for line in text.splitlines())
-    return (row for row in rows if len(row) == 4 and row[0] in queries)
+def _rows(text: str, queries: Mapping[str, Query], *, fields: int) -> Iterator[list[str]]:
+    """Yield the fields of each line about a job that was asked for."""
+    rows = (line.split("|", fields - 1) for line in text.splitlines())
+    return (row for row in rows if len(row) == fields and row[0] in queries)
+
+
+def _moment(text: str) -> float | None:
+    """Return a local time as squeue prints it in seconds since the epoch; None for `N/A`."""
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def is_script(command: str, script: Path) -> bool:
@@ -191,7 +199,9 @@ def squeue(*options: str) -> str:
     Raises:
         RemoteError: squeue is missing or could not ask; that a job has gone is another answer.
     """
-    answer = run_command(["squeue", "-h", "-t", "all", *options])
+    # Whoever has set another format of times has it in all that squeue prints.
+    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    answer = run_command(["squeue", "-h", "-t", "all", *options], environment=environment)
     if answer.code and _UNKNOWN_ID not in answer.errors.lower():
         output = answer.errors.strip() or "squeue failed"
         raise RemoteError(f"Slurm does not answer: {output}", hint="try again; or: scontrol ping")

@@ -283,7 +283,8 @@ def _of_attempt(
     open_ended = {agent.node: lives.get(agent) for agent in agents if agent.ended_as is None}
     strange = "; ".join(f"{node}: {what}" for node, what in problems.items()) or None
     if Life.ALIVE in open_ended.values():
-        return SchedulerState(state=JobState.RUNNING, word="running", reason=strange)
+        began = min((agent.began_at for agent in agents if agent.began_at), default=None)
+        return SchedulerState(state=JobState.RUNNING, word="running", reason=strange, start=began)
     first = node_results.first_failure(run, attempt)
     if first is not None:
         reason = node_results.failure_text(first)

@@ -96,7 +96,26 @@ def evaluate(evidence: Evidence) -> JobStatus:
         reason = node_results.unwritten_failure(evidence.results.nodes)
     in_vain = evidence.in_vain if state is JobState.FAILED else None
     reason = "; ".join(part for part in (reason, in_vain, unwritten) if part) or None
-    return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
+    return JobStatus(
+        state=state,
+        exit_code=_exit_code(evidence, state),
+        reason=reason,
+        nodes=names,
+        **_times(evidence, state),
+    )
+
+
+def _times(evidence: Evidence, state: JobState) -> dict[str, float]:
+    """Return when the latest attempt began and ended, as its nodes say, or is to begin."""
+    results = evidence.results.nodes
+    known = evidence.scheduler.start if evidence.scheduler is not None else None
+    if state in {JobState.PENDING, JobState.REQUEUED}:
+        return {} if known is None or known < evidence.now else {"expected_at": known}
+    if state.final and not results:
+        return {}
+    began = min((result.started_at for result in results), default=known)
+    times = {} if began is None else {"started_at": began}
+    return {**times, "ended_at": max(one.ended_at for one in results)} if state.final else times
 
 
 def _state(evidence: Evidence) -> tuple[JobState, str | None]:

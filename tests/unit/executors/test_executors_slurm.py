@@ -110,12 +110,16 @@ def test_slurms_states(word: str, state: JobState) -> None:
 
 
 def test_squeue_rows_are_ours_only_with_our_script() -> None:
-    ours = f"7|RUNNING|None|{SCRIPT}\n"
+    ours = f"7|RUNNING|None|N/A|{SCRIPT}\n"
     assert parse_squeue(ours, WANTED)["7"].state is JobState.RUNNING
-    assert parse_squeue("7|RUNNING|None|/somebody/else.sh\n", WANTED) == {}
+    assert parse_squeue("7|RUNNING|None|N/A|/somebody/else.sh\n", WANTED) == {}
     assert parse_squeue("slurm_load_jobs error: nonsense\n\n7|\n", WANTED) == {}
-    pending = parse_squeue(f"7|PENDING|Resources|{SCRIPT}\n", WANTED)["7"]
+    pending = parse_squeue(f"7|PENDING|Resources|N/A|{SCRIPT}\n", WANTED)["7"]
     assert (pending.state, pending.reason) == (JobState.PENDING, "Resources")
+    assert pending.start is None
+    expected = parse_squeue(f"7|PENDING|Resources|2026-11-27T20:15:00|{SCRIPT}\n", WANTED)["7"]
+    local = time.mktime((2026, 11, 27, 20, 15, 0, 0, 0, -1))
+    assert expected.start == local
 
 
 def test_sacct_rows_are_ours_only_with_our_name() -> None:
@@ -129,7 +133,7 @@ def test_sacct_rows_are_ours_only_with_our_name() -> None:
 
 def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_path: Path) -> None:
     asked = tmp_path / "asked"
-    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|{SCRIPT}"')
+    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|N/A|{SCRIPT}"')
     fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|toy"')
     wanted = {**WANTED, "8": WANTED["7"]}
     found = states.query(wanted)
@@ -239,7 +243,7 @@ def test_commands_answer_in_english_and_sbatch_keeps_the_users_language(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|{SCRIPT}'")
+    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|N/A|{SCRIPT}'")
     states.query(WANTED)
     assert (tmp_path / "lang").read_text() == "C\n"
     fake("sbatch", SBATCH)
@@ -277,7 +281,7 @@ def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) ->
         "squeue",
         f"""
         case "$*" in
-            *-j*) echo "4711|RUNNING|None|{run.path}/job.sbatch" ;;
+            *-j*) echo "4711|RUNNING|None|N/A|{run.path}/job.sbatch" ;;
             *) echo "4711|{run.path}/job.sbatch|(null)" ;;
         esac
         """,
@@ -436,7 +440,7 @@ def test_a_job_whose_client_died_is_found_by_its_script(fake: Fake, tmp_path: Pa
         "squeue",
         f"""
         case "$*" in
-            *-j*) echo "99|PENDING|Priority|{run.path}/job.sbatch" ;;
+            *-j*) echo "99|PENDING|Priority|N/A|{run.path}/job.sbatch" ;;
             *) echo "99|{run.path}/job.sbatch|(null)" ;;
         esac
         """,
@@ -460,7 +464,7 @@ def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path)
     run, _, _ = submit(slurm_plan(tmp_path))
     said = "srun: unrecognized option '--container-image=/x.sqsh'"
     (run.submitit / "4711_batch.out").write_text("\n" * 3 + f"{said}\nTry more\n")
-    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|{run.path}/job.sbatch"')
     job = load_job(run)
     assert job.status.state is JobState.FAILED
     assert batch_output(job) == (said, "Try more")
@@ -485,7 +489,7 @@ def test_a_python_that_no_node_has_is_told_by_the_shell_of_its_task(
     (run.submitit / "4711_0_log.out").touch()
     (run.submitit / "4711_1_log.out").write_text(f"{said}\n")
     (run.submitit / "999_0_log.out").write_text("of an earlier one\n")
-    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|{run.path}/job.sbatch"')
     job = load_job(run)
     assert batch_output(job) == (said, task)
     cause = diagnose_job(job, load_rules()).diagnosis.cause
@@ -498,7 +502,7 @@ def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_pa
 
     fake("sbatch", SBATCH)
     run, _, _ = submit(slurm_plan(tmp_path))
-    fake("squeue", f'echo "4711|RUNNING|None|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|RUNNING|None|N/A|{run.path}/job.sbatch"')
     job = RunJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
     assert job.state == "RUNNING"
     assert job.num_tasks == 2

@@ -91,7 +91,9 @@ def test_an_sbatch_that_did_not_end_by_itself_proves_nothing(code: int, tmp_path
 def lists(fake: Fake, *rows: str) -> None:
     """Let squeue list rows `ID|COMMAND|COMMENT`, whatever else it is asked."""
     listed = "\n".join(f"echo '{row}'" for row in rows) or ":"
-    states = "\n".join(f"echo '{'|'.join([row.split('|')[0], 'PENDING', 'x'])}|'" for row in rows)
+    states = "\n".join(
+        f"echo '{'|'.join([row.split('|')[0], 'PENDING', 'x', 'N/A'])}|'" for row in rows
+    )
     script = states.replace("|'", '|\'"$(cat "${0%/*}/script" 2>/dev/null)"')
     fake("squeue", f'case "$*" in *" -j "*)\n{script} ;;\n*)\n{listed} ;;\nesac')
 

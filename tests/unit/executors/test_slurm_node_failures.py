@@ -81,11 +81,11 @@ def test_accounting_knows_the_nodes_of_a_job_that_slurm_has_forgotten(fake: Fake
 
 def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
     slurm(fake, JOB.format(""), UP.format("n1"), DOWN.format("n2"))
-    fake("squeue", f"echo '7|NODE_FAIL|NodeDown|{SCRIPT}'")
+    fake("squeue", f"echo '7|NODE_FAIL|NodeDown|N/A|{SCRIPT}'")
     reason = states.query(WANTED)["7"].reason
     assert reason is not None
     assert reason.startswith("a node failed: n2 is down")
-    fake("squeue", f"echo '7|RUNNING|None|{SCRIPT}'")
+    fake("squeue", f"echo '7|RUNNING|None|N/A|{SCRIPT}'")
     assert states.query(WANTED)["7"].reason is None
 
 
@@ -115,7 +115,7 @@ BOOTING = "NodeName=n4 State=MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"
 
 
 def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
-    fake("squeue", f"echo '7|CONFIGURING|None|{SCRIPT}'")
+    fake("squeue", f"echo '7|CONFIGURING|None|N/A|{SCRIPT}'")
     up = "NodeName=n3 State=MIXED+CLOUD"
     of_nodes = f"node) echo '{up}'; echo '{BOOTING}'"
     config = "config) echo 'ResumeTimeout           = 60 sec'"
@@ -131,7 +131,7 @@ def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
 
 def test_a_job_that_no_nodes_are_left_for_names_those_that_are_down(fake: Fake) -> None:
     reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"
-    fake("squeue", f"echo '7|PENDING|{reason}|{SCRIPT}'")
+    fake("squeue", f"echo '7|PENDING|{reason}|N/A|{SCRIPT}'")
     slurm(fake, BOOTS)
     fake("sinfo", "echo 'n4|down~|ResumeTimeout reached'; echo 'n7|drained|none'; echo 'a line'")
     told = f"{reason}: n4 is down~, ResumeTimeout reached; n7 is drained"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from clusterkit.cli.jobs.status import endings
+from clusterkit.cli.jobs.status import _size, _times, endings
 from clusterkit.cli.jobs.wait import cancel, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
@@ -521,6 +523,41 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert "failed" in table.stdout.splitlines()[-1]
     listed = json.loads(ck("status", "--json").stdout)
     assert [job["state"] for job in listed["jobs"]] == ["failed"]
+    times = [listed["jobs"][0][key] for key in ("submitted_at", "started_at", "ended_at")]
+    assert times == sorted(times)
+    watched = ck("status", "latest", "--watch")
+    assert watched.returncode == 1
+    assert re.search(r"^  started .*, after \d s; ran for \d s$", watched.stdout, re.MULTILINE)
+
+
+def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: Path) -> None:
+    at = time.time()
+    run = make_run(clusterkit, slots=16, submitted_at=at - 65)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    status = JobStatus(state=JobState.PENDING, reason="Resources", expected_at=at + 3600)
+    job = Job(run=run, submission=submission, status=status)
+    (line,) = _times(job)
+    when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
+    assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
+    assert _size(job.submission) == "2x8"
+
+
+def test_expected_starts_are_those_of_jobs_that_wait(clusterkit: Path) -> None:
+    run = make_run(clusterkit)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    evidence = Evidence(
+        submission=submission,
+        results=node_results.read_results(run),
+        first_failure=None,
+        cancelled=False,
+        scheduler=SchedulerState(state=JobState.PENDING, word="PENDING", start=1000.0),
+        now=900.0,
+    )
+    assert evaluate(evidence).expected_at == 1000.0
+    # One that Slurm has promised and not kept is no expectation any more.
+    assert evaluate(dataclasses.replace(evidence, now=1100.0)).expected_at is None
 
 
 def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> None:
@@ -543,11 +580,16 @@ def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> N
     assert listed("--state", "succeeded", "--limit", "1") == (names[2:], 2)
     assert "1 older jobs not shown" in ck("status", "-s", "succeeded", "-n", "1").stderr
     assert listed("--state", "running") == ([], 0)
+    assert listed("--name", "to*", "--since", "1h") == (names, 3)
+    assert listed("--name", "t") == ([], 0)
     assert "no such jobs" in ck("status", "--state", "running").stderr
     for words, hint in (
         (("--state", "runing"), "did you mean 'running'?"),
         (("--cluster", "locl"), "did you mean 'local'?"),
         (("--state", "failed", "latest"), "clusterkit status latest"),
+        (("--name", "toy", "latest"), "clusterkit status latest"),
+        (("--since", "yesterday"), "--since 12h"),
+        (("--watch", "--json"), "clusterkit wait JOB --json"),
     ):
         wrong = ck("status", *words)
         assert wrong.returncode == 2
