@@ -80,6 +80,7 @@ def aim(
         uses_gpus=_uses_gpus(cluster, gpus_requested=options.gpus_per_node is not None),
         env=env,
         files=files_of(cluster.setup, env, mounts),
+        mounts=mounts or (),
         paths=_shared(cluster, paths, via),
         image_digest=_digest_here(_engine(cluster.container_runtime), image, via),
         peer_ssh=asks_for_peers(options.select),
@@ -139,6 +140,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         gpu_use=gpu_use(plan),
         env=plan.env,
         files=files_of(plan.cluster.setup, plan.env, container.mounts if container else None),
+        mounts=container.mounts if container else (),
     )
 
 

@@ -72,6 +72,8 @@ class PreflightJob:
     image: str | None = None
     image_digest: str | None = None
     """Of the image in the Docker of the machine that asks; None where it has none."""
+    mounts: tuple[str, ...] = ()
+    """What its image gets of a node, as SOURCE:TARGET[:ro]."""
     rdma_devices: int | None = None
     """RDMA devices that each node has by its instance type; None where it is not known."""
     net_plugin: str | None = None

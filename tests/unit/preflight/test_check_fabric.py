@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes.util
 import dataclasses
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
 from clusterkit.preflight.checks.results import Result
 from clusterkit.preflight.probes.host.fabric_files import (
     FILES,
@@ -20,11 +21,13 @@ from clusterkit.preflight.probes.host.fabric_files import (
     parse_plugin,
     plugin_names,
 )
+from clusterkit.preflight.probes.host.image_fabric import PROBE as IMAGE
+from clusterkit.preflight.probes.host.image_fabric import parse as parse_image
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.helpers.evidence import evidence
-from tests.helpers.probe_run import named, run_compound
+from tests.helpers.probe_run import SHELLS, named, run_compound, run_probe
 
 SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
 GIB = "/usr/local/gib/lib64/libnccl-net.so"
@@ -191,3 +194,151 @@ def test_a_platform_tells_what_to_look_for() -> None:
     job = aim(PreflightOptions(), cluster).job
     assert (job.net_plugin, job.has_fabric, job.rdma_devices) == (GIB, True, 8)
     assert job.files == {SCRIPT: "setup"}
+
+
+FAKES = {
+    "docker": """[ "$1 $2 $3" != 'image inspect img:1' ] || exit 0
+[ "$1" = run ] || exit 1
+shift""",
+    "apptainer": """LD_LIBRARY_PATH=$APPTAINERENV_LD_LIBRARY_PATH; export LD_LIBRARY_PATH
+[ "$1" = exec ] && shift || exit 1""",
+    "enroot": """[ "$1" != list ] || { echo img:1; exit; }
+[ "$1" = start ] && shift || exit 1""",
+}
+"""Doubles of runtimes, whose image is this machine with the library path that they are given."""
+_ENTERED = """echo "$*" >>"$0.log"
+while :; do case $1 in
+--env=*) export "${1#--env=}"; shift ;;
+-*) shift ;;
+*) break ;;
+esac; done
+case $1 in *broken.sif) echo 'no image format' >&2; exit 255 ;; esac
+echo 'Welcome to this image!'
+shift; [ "$1" != sh ] || shift
+exec sh "$@"
+"""
+
+
+def entered(
+    runtime: str, image: str, tmp_path: Path, shell: Sequence[str] = ("sh",), **env: str
+) -> tuple[Output, str]:
+    """Return what the probe prints where doubles enter the image, and how they were called."""
+    for name, body in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n{_ENTERED}")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "topo").touch()
+    job = PreflightJob(
+        hosts=("n1",),
+        nodes=2,
+        container_runtime=runtime,
+        image=image,
+        mounts=(f"{tmp_path}/topo:/opt/topo:ro", "/no/such/folder:/x", "./data:/data"),
+        net_plugin=GIB,
+        env=env,
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    said = run_probe(IMAGE, job, shell=shell, env={"PATH": path})
+    log = tmp_path / f"{'enroot' if runtime == 'pyxis' else runtime}.log"
+    return said, log.read_text() if log.exists() else ""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("runtime", "image"),
+    [("docker", "img:1"), ("apptainer", "a.sif"), ("enroot", "img:1"), ("pyxis", "a.sqsh")],
+)
+def test_a_plugin_is_opened_in_the_image(
+    runtime: str, image: str, shell: tuple[str, ...], tmp_path: Path
+) -> None:
+    """By the image's own library path: the folder of a platform is no part of it."""
+    image = image if ":" in image else str(tmp_path / image)
+    if "/" in image:
+        Path(image).touch()
+    said, log = entered(runtime, image, tmp_path, shell)
+    found = parse_image(said.stdout)
+    assert found.plugin is not None
+    assert found.plugin.opened is None
+    assert found.plugin.failures[0].startswith("libnccl-net.so: cannot open")
+    assert f"{tmp_path}/topo:/opt/topo:ro" in log
+    assert "/x" not in log.replace(f"{tmp_path}", "")
+    library = ctypes.util.find_library("z") or ctypes.util.find_library("m")
+    (folder := tmp_path / "lib dir").mkdir()
+    stub = next(Path("/lib").glob(f"*/{library}"))
+    (folder / "libnccl-net.so").symlink_to(stub)
+    path = {"LD_LIBRARY_PATH": str(folder), "NCCL_TOPO_FILE": "/opt/no topo.xml"}
+    found = parse_image(entered(runtime, image, tmp_path, shell, **path)[0].stdout)
+    assert (found.plugin and found.plugin.opened) == "libnccl-net.so"
+    assert found.lacks == ("/opt/no topo.xml",)
+
+
+def test_images_that_nobody_enters(tmp_path: Path) -> None:
+    """Nothing is fetched, and what a runtime says of a damaged image is told."""
+    for runtime, image in (("docker", "img:2"), ("enroot", "img:2"), ("apptainer", "no.sif")):
+        said, log = entered(runtime, image, tmp_path)
+        assert (said.exit_code, log) == (77, "")
+    (tmp_path / "broken.sif").touch()
+    said, log = entered("apptainer", str(tmp_path / "broken.sif"), tmp_path)
+    assert (said.stdout, said.stderr, said.exit_code) == ("", "no image format\n", 255)
+    job = PreflightJob(hosts=("n1",), container_runtime="pyxis", image="reg#img", net_plugin=GIB)
+    assert IMAGE.snippet(job) is None
+    assert judged("nccl-image", job, n1={})["None"].verdict == "skip"
+    assert (
+        IMAGE.snippet(dataclasses.replace(EFA, container_runtime="docker", image="i")) is not None
+    )
+    assert IMAGE.snippet(EFA) is None
+
+
+INSIDE = PreflightJob(
+    hosts=("n1",),
+    nodes=2,
+    container_runtime="docker",
+    image="img:1",
+    net_plugin=GIB,
+    env={"NCCL_TOPO_FILE": "/opt/topo.xml"},
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (OPENED, {"pass": "libnccl-net.so can be opened in the image"}),
+        (LOST, {"fail": "NCCL's plug-in cannot be opened in the image: NCCL goes on without"}),
+        (
+            "lacks /opt/topo.xml=\n" + OPENED,
+            {"fail": "NCCL_TOPO_FILE=/opt/topo.xml cannot be read in the image"},
+        ),
+        ("absent=1\nend\n", {"unknown": "the image has no python3"}),
+        ("opened=libnccl-net.so\nend\n", {"unknown": "nccl-image: unparsed"}),
+        ("lacks /etc/passwd=\n" + OPENED, {"pass": "can be opened"}),
+        (Output(stdout="the image is not on the node\n", exit_code=77), {"skip": "is not on the"}),
+        (
+            Output(stdout="", stderr="docker: no space left\n", exit_code=125),
+            {"unknown": "nccl-image exits 125: docker: no space left"},
+        ),
+    ],
+)
+def test_what_an_image_has(said: str | Output, expected: dict[str, str]) -> None:
+    node = {"nccl-image": said, "rdma-ports": PORT}
+    found = judged("nccl-image", INSIDE, n1=node)["n1"]
+    ((verdict, words),) = expected.items()
+    assert found.verdict == verdict
+    assert words in found.summary
+
+
+def test_an_image_on_nodes_without_a_fast_fabric() -> None:
+    node = {"nccl-image": "lacks /opt/topo.xml=\n" + LOST, "rdma-ports": NO_RDMA}
+    assert "NCCL_TOPO_FILE" in judged("nccl-image", INSIDE, n1=node)["n1"].summary
+    node["nccl-image"] = LOST
+    assert judged("nccl-image", INSIDE, n1=node)["n1"].verdict == "pass"
+
+
+def test_mounts_of_a_job_are_those_of_its_container() -> None:
+    spec = ClusterSpec(
+        name="c",
+        kind=ClusterKind.SSH,
+        container_runtime=ContainerRuntime.DOCKER,
+        image="img:1",
+        mounts=("/usr/local/gib:/usr/local/gib:ro",),
+    )
+    job = aim(PreflightOptions(hosts="n1"), spec).job
+    assert job.mounts == ("/usr/local/gib:/usr/local/gib:ro",)

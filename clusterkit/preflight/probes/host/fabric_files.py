@@ -13,7 +13,7 @@ from clusterkit.preflight.probes.snippets import matched, read_lines, read_pairs
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
-_HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME")
+HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME")
 _NONE = frozenset({"", "none"})
 
 
@@ -38,7 +38,7 @@ def _plugin_command(job: PreflightJob) -> str | None:
     folders = [os.path.dirname(name) for name in names if name.startswith("/")]  # noqa: PTH120
     known = [*folders, *filter(None, [job.env.get("LD_LIBRARY_PATH")])]
     path = quote(":".join(known)) + '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if known else ""
-    exports = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
+    exports = [f"{name}={quote(job.env[name])}" for name in HANDED_ON if name in job.env]
     exports += [f"LD_LIBRARY_PATH={path}"] if path else []
     return (f"export {' '.join(exports)}\n" if exports else "") + read_snippet(
         "job_python",
@@ -58,8 +58,12 @@ class Plugin:
 
 
 def parse_plugin(text: str) -> Plugin | None:
-    """Read the pairs of the program; None where there is no such interpreter."""
-    pairs = read_pairs(text)
+    """Read what the program prints; see `plugin_of`."""
+    return plugin_of(read_pairs(text))
+
+
+def plugin_of(pairs: Mapping[str, str]) -> Plugin | None:
+    """Return what the pairs of the program say; None where there is no such interpreter."""
     if "absent" in pairs:
         return None
     if "whole" not in pairs:
