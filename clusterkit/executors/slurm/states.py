@@ -31,7 +31,9 @@ _STATES = {word: JobState(row["state"]) for word, row in _ROWS.items()}
 
 _LOST, _NOT_BOOTED = (_ROWS[word]["reason"] for word in ("NODE_FAIL", "BOOT_FAIL"))
 _NO_NODES = re.compile(r"Nodes required for job are DOWN|ReqNodeNotAvail")
-_OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|StartTime)=(\S+)")
+_PUT_BACK = "BeginTime"
+"""Why a job waits a while after Slurm has put it back, as it does where a node did not start."""
+_OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|Restarts|StartTime)=(\S+)")
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
@@ -85,7 +87,9 @@ def _explanation(job_id: str, known: SchedulerState, *, alone: bool) -> str:
     if alone and known.word == "CONFIGURING":
         return explain_boot(job_id)
     if alone and _NO_NODES.match(known.reason or ""):
-        return explain_missing_nodes(job_id)
+        return explain_missing_nodes(_job(job_id), "down,drain,fail")
+    if alone and known.reason == _PUT_BACK and (job := _job(job_id)).get("Restarts", "0") != "0":
+        return explain_missing_nodes(job, "down")
     return ""
 
 
@@ -235,11 +239,10 @@ def explain_boot(job_id: str) -> str:
     return f"{up}, {which} boot{since_when}{given_up}"
 
 
-def explain_missing_nodes(job_id: str) -> str:
-    """Return which nodes of the partition that a job waits for are down or drained, and why."""
-    partition = _job(job_id).get("Partition", "")
-    states = "--states=down,drain,fail"
-    listed = run_command(["sinfo", "-h", "-p", partition, states, "-o", "%N|%T|%E"])
+def explain_missing_nodes(job: Mapping[str, str], states: str) -> str:
+    """Return which nodes of the partition that a job waits for are in these states, and why."""
+    asked = ["sinfo", "-h", "-p", job.get("Partition", ""), f"--states={states}"]
+    listed = run_command([*asked, "-o", "%N|%T|%E"])
     rows = [line.split("|", 2) for line in listed.output.splitlines()[:_MOST_ROWS]]
     return "; ".join(
         f"{names} is {state}" + (f", {reason}" if reason not in _NOTHING else "")
