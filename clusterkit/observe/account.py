@@ -17,7 +17,7 @@ from clusterkit.core.model import ClusterSpec
 from clusterkit.core.records import counts_of, object_of, text_of
 from clusterkit.core.throughput import step_of
 from clusterkit.estimate.machines.instances import instance_named
-from clusterkit.executors.run import attempts, node_results
+from clusterkit.executors.run import attempts, hangs, node_results
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.logs import LogReader
@@ -65,6 +65,13 @@ class Usage:
     attempts: tuple[AttemptUsage, ...]
     price: float | None
     """Of a slot for an hour; None where no price is known."""
+    hangs: int = 0
+    """Attempts in which it made no progress, also where it went on later."""
+
+    @property
+    def restarts(self) -> int:
+        """Attempts after the first, of those that have ended."""
+        return max(0, len(self.attempts) - 1)
 
     @property
     def gpu_hours(self) -> float:
@@ -131,7 +138,10 @@ def usage_of(job: Job, cluster: ClusterSpec | None = None) -> Usage:
         before_s = max(0.0, began - end)
         found.append(_attempt(job, plan, results, steps, found, (before_s, elapsed_s)))
         end = max(end, began + elapsed_s)
-    return Usage(attempts=tuple(found), price=_price(plan, cluster))
+    last = node_results.latest_attempt(job.run)
+    numbers = {last, *(one.attempt for one in found)}
+    hung = sum(hangs.read_hang(job.run, number) is not None for number in numbers)
+    return Usage(attempts=tuple(found), price=_price(plan, cluster), hangs=hung)
 
 
 def _attempt(
@@ -234,6 +244,8 @@ def document_of(usage: Usage) -> dict[str, Any]:
         "queue_s": usage.queue_s,
         "restart_s": usage.restart_s,
         "recomputed_s": usage.recomputed_s,
+        "restarts": usage.restarts,
+        "hangs": usage.hangs,
         "goodput": usage.goodput,
         "busy": usage.busy,
         "price": usage.price,
@@ -254,6 +266,8 @@ class Total:
     queue_s: float
     restart_s: float
     recomputed_s: float
+    restarts: int
+    hangs: int
     cost: float | None
     """Of those jobs for which a price is known; None where that is none."""
     unpriced: int
@@ -278,6 +292,8 @@ def total_of(name: str, usages: Iterable[Usage]) -> Total:
         queue_s=sum(one.queue_s for one in known),
         restart_s=sum(one.restart_s for one in known),
         recomputed_s=sum(one.recomputed_s for one in known),
+        restarts=sum(one.restarts for one in known),
+        hangs=sum(one.hangs for one in known),
         cost=sum(costs) if costs else None,
         unpriced=sum(one.price is None and one.gpu_hours > 0 for one in known),
     )

@@ -1,9 +1,9 @@
-"""Jobs, preflight reports and nodes as metrics, for Prometheus' node exporter (its textfiles).
+"""Jobs, their cost, preflight reports and nodes as metrics, for Prometheus' node exporter.
 
-`metrics.tsv` has a row per metric: its name, its labels and what it means; of a figure of nodes,
-also of what it is, the attribute that holds it, and by what that is multiplied. What they are for:
-docs/how-to/metrics.md. A file is replaced at once, so that the exporter never reads half of one,
-and everybody may read it.
+`metrics.tsv` has a row per metric: its name, its labels and what it means; of a figure of nodes or
+of an account, also of what it is, the attribute that holds it, and by what that is multiplied. What
+they are for: docs/how-to/metrics.md. A file is replaced at once, so that the exporter never reads
+half of one, and everybody may read it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import JobState
+from clusterkit.core.text import cut
 
 if TYPE_CHECKING:
     from clusterkit.jobs.state.load import Job
+    from clusterkit.observe.account import Total
     from clusterkit.observe.top.snapshot import NodeNow, Snapshot
     from clusterkit.preflight.report import Report
 
 _TABLE = Path(__file__).with_name("metrics.tsv")
 _TOLD = frozenset({Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN})
 """Findings that get a line of their own; those that passed are counted only."""
+
+_LONGEST = 200
+"""Characters of the value of a label; a server may refuse all of a file for one that is longer."""
 
 Values = Mapping[tuple[str, ...], float]
 """A figure for each set of labels."""
@@ -74,9 +79,54 @@ def write_jobs(path: Path, jobs: Iterable[Job], *, now: float) -> None:
         "clusterkit_jobs": {(pair[0], pair[1].value): counted[pair] for pair in pairs},
         "clusterkit_job_nodes": {labels: job.nodes for labels, job in living.items()},
         "clusterkit_job_submitted_timestamp_seconds": submitted,
+        "clusterkit_job_hanging": {
+            _labels(job): float(_hangs(job)) for job in known if not job.status.state.final
+        },
         "clusterkit_status_timestamp_seconds": {(): now},
     }
     _write(path, figures)
+
+
+def _hangs(job: Job) -> bool:
+    from clusterkit.executors.run import hangs, node_results  # noqa: PLC0415 - of `status` alone
+
+    found = hangs.read_hang(job.run, node_results.latest_attempt(job.run))
+    return found is not None and not found.over
+
+
+def write_account(path: Path, totals: Sequence[Total], *, since: float, now: float) -> None:
+    """Write what the jobs of each cluster have cost.
+
+    Args:
+        path: A file named `*.prom`.
+        totals: Of each cluster.
+        since: When its time begins, in seconds since the epoch.
+        now: When they were looked at.
+    """
+    each = [((total.name,), total) for total in totals]
+    parts = ("training", "queue", "restart", "recomputed")
+    seconds: Values = {
+        (*name, part): getattr(total, f"{part}_s") for name, total in each for part in parts
+    }
+    figures: dict[str, Values] = {
+        **_read("account", each),
+        "clusterkit_account_seconds": seconds,
+        "clusterkit_account_since_timestamp_seconds": {(): since},
+        "clusterkit_account_timestamp_seconds": {(): now},
+    }
+    _write(path, figures)
+
+
+def _read(of: str, each: Iterable[tuple[tuple[str, ...], Any]]) -> dict[str, Values]:
+    """Return the figures of the rows of `metrics.tsv` that are of this, where they are known."""
+    labelled = tuple(each)
+    found: dict[str, Values] = {}
+    for row in read_table(_TABLE):
+        if row["of"] == of:
+            read, times = attrgetter(row["attribute"]), float(row["times"])
+            values = ((labels, read(one)) for labels, one in labelled)
+            found[row["name"]] = {at: value * times for at, value in values if value is not None}
+    return found
 
 
 def write_preflight(path: Path, report: Report, *, now: float) -> None:
@@ -125,11 +175,8 @@ def write_nodes(path: Path, snapshot: Snapshot) -> None:
         },
         "clusterkit_top_timestamp_seconds": {(): snapshot.at},
     }
-    for row in read_table(_TABLE):
-        if row["of"] != "-":
-            read, times = attrgetter(row["attribute"]), float(row["times"])
-            of_job = ((labels, read(one)) for labels, one in _all(row["of"], snapshot.nodes))
-            figures[row["name"]] = {at: value * times for at, value in of_job if value is not None}
+    for what in ("node", "rates", "gpu", "interfaces", "ports"):
+        figures |= _read(what, _all(what, snapshot.nodes))
     job = snapshot.job
     if job is not None and job.speed is not None:
         # Of the whole job; of a slot, as such, where its slots are not known.
@@ -174,5 +221,6 @@ def _write(path: Path, figures: Mapping[str, Values]) -> None:
             labels = row["labels"].split(",") if row["labels"] else ()
             gauge = Gauge(row["name"], row["about"], labels, registry=registry)
             for values, figure in figures[row["name"]].items():
-                (gauge.labels(*values) if labels else gauge).set(figure)
+                short = [cut(value, _LONGEST) for value in values]
+                (gauge.labels(*short) if labels else gauge).set(figure)
     files.write_text(path, generate_latest(registry).decode(), mode=files.PUBLIC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
@@ -13,17 +14,26 @@ from clusterkit.config.load import load_settings
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.text import in_words, table
 from clusterkit.jobs.state.load import Job, load_jobs
+from clusterkit.observe import prometheus as metrics
 from clusterkit.observe.account import Total, Usage, total_of, usage_of
 
 
 @explained
-def report(since: str = "7d", cluster: str | None = None, json: JsonFlag = False) -> None:
+def report(
+    since: str = "7d",
+    cluster: str | None = None,
+    prometheus: Path | None = None,
+    json: JsonFlag = False,
+) -> None:
     """Tell what jobs have cost: GPU-hours, and time that trained against time that was lost.
 
     A GPU is a slot, also where that is a CPU process. Lost is the time in which a job
     waited for its first start and for the next ones, and computed steps again.
     """
-    began = time.time() - seconds_of("--since", since)
+    if prometheus is not None:
+        metrics.require_metrics(prometheus)
+    now = time.time()
+    began = now - seconds_of("--since", since)
     clusters = load_settings().clusters
     jobs = load_jobs(chosen_runs(cluster=cluster, since=since))
     of_each: dict[str, list[Usage]] = {}
@@ -31,6 +41,8 @@ def report(since: str = "7d", cluster: str | None = None, json: JsonFlag = False
         of_each.setdefault(job.submission.cluster, []).append(_usage(job, clusters))
     totals = [total_of(name, of_each[name]) for name in sorted(of_each)]
     every = total_of("all", [one for usages in of_each.values() for one in usages])
+    if prometheus is not None:
+        metrics.write_account(prometheus, totals, since=began, now=now)
     if json:
         rows = [_document(total) for total in totals]
         console.json_document({"since": began, "clusters": rows, "all": _document(every)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import stat
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe import prometheus as metrics
+from clusterkit.observe.account import AttemptUsage, Usage, total_of
 from clusterkit.preflight.report import Report
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -78,6 +81,54 @@ def test_jobs_are_counted_and_those_under_way_named(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644  # the exporter is another user
 
 
+def test_what_jobs_have_cost_is_told_by_cluster(tmp_path: Path) -> None:
+    attempt = AttemptUsage(
+        attempt=0, nodes=2, slots=16, before_s=60.0, elapsed_s=3600.0, first_step=1, last_step=90,
+        recomputed=0, recomputed_s=0.0, busy=None,
+    )  # fmt: skip
+    again = dataclasses.replace(attempt, attempt=1, recomputed_s=360.0)
+    long = 'odd "name"\\' + "x" * 1000
+    totals = [
+        total_of("a100", [Usage(attempts=(attempt, again), price=2.0, hangs=1)]),
+        total_of(long, [Usage(attempts=(), price=None)]),
+    ]
+    metrics.write_account(tmp_path / "a.prom", totals, since=1.0, now=2.0)
+    seen = read(tmp_path / "a.prom")
+    figures = {
+        name: of(seen, f"clusterkit_account_{name}", cluster="a100")
+        for name in ("jobs", "gpu_hours", "gpu_hours_lost", "goodput_ratio", "restarts", "hangs")
+    }
+    goodput = pytest.approx(6840 / 7320)
+    assert list(figures.values()) == [1, 32, pytest.approx(1.6), goodput, 1, 1]
+    assert of(seen, "clusterkit_account_cost", cluster="a100") == 64
+    parts = {
+        part: of(seen, "clusterkit_account_seconds", cluster="a100", part=part)
+        for part in ("training", "queue", "restart", "recomputed")
+    }
+    assert list(parts.values()) == [6840, 60, 60, 360]
+    assert of(seen, "clusterkit_account_since_timestamp_seconds") == 1
+    assert of(seen, "clusterkit_account_timestamp_seconds") == 2
+    other = long[:199] + "…"
+    assert of(seen, "clusterkit_account_jobs", cluster=other) == 1, "cut, and escaped"
+    assert of(seen, "clusterkit_account_goodput_ratio", cluster=other) is None
+    assert of(seen, "clusterkit_account_cost", cluster=other) is None
+
+
+def test_a_job_that_hangs_is_told_until_it_goes_on(tmp_path: Path) -> None:
+    one = dataclasses.replace(job(5, JobState.RUNNING), run=RunFolder(tmp_path))
+    hang = {"node": "n1", "node_rank": 0, "at": 1.0, "silent_s": 90.0, "patience_s": 60.0}
+    hang |= {"by": "steps", "step": 7}
+    path = tmp_path / "hang-0.json"
+    seen = []
+    for over in (None, False, True):
+        if over is not None:
+            path.write_text(json.dumps({**hang, "over": over}))
+        metrics.write_jobs(tmp_path / "j.prom", [one], now=1.0)
+        told = read(tmp_path / "j.prom")
+        seen += [value for (name, _), value in told.items() if name == "clusterkit_job_hanging"]
+    assert seen == [0, 1, 0]
+
+
 def test_a_preflight_tells_of_nodes_and_of_what_did_not_pass(tmp_path: Path) -> None:
     path = tmp_path / "preflight.prom"
 
@@ -116,6 +167,8 @@ def test_the_verbs_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     done = run(app, ["status", "--prometheus", "s.prom"])
     assert done.exit_code == 0, done.output
     assert of(read(tmp_path / "s.prom"), "clusterkit_status_timestamp_seconds")
+    assert run(app, ["report", "--prometheus", "r.prom"]).exit_code == 0
+    assert of(read(tmp_path / "r.prom"), "clusterkit_account_timestamp_seconds")
 
 
 @pytest.mark.parametrize(
