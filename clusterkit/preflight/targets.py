@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from clusterkit.core.model import (
     LaunchPlan,
 )
 from clusterkit.core.version import __version__
+from clusterkit.launch.rank_layout.fabric import parse_fabric
 from clusterkit.launch.sbatch_options import gpu_request
 from clusterkit.launch.scripts.kinds import gpu_use
 from clusterkit.preflight.bundle import Bundle
@@ -30,6 +32,7 @@ from clusterkit.preflight.collect import asks_for_peers, collect
 from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.probes import sinfo
 from clusterkit.preflight.probes.host.fabric_files import files_of
+from clusterkit.preflight.probes.host.placement import BLOCK
 from clusterkit.preflight.request import PreflightOptions, refuse_nonsense
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import WAYS, Reply, Transport, by_shell, by_srun, by_ssh
@@ -287,9 +290,24 @@ def with_slurm(bundle: Bundle) -> Bundle:
     if no_scontrol:
         output = sinfo.as_records(output)
     records = slurm_nodes.answers(hosts, output)
+    blocks = _blocks() if slurm_nodes.split_records(answer.output) else {}
     name = slurm_nodes.PROBE.name
     replies = tuple(
-        dataclasses.replace(reply, outputs={**reply.outputs, name: records[reply.node]})
+        dataclasses.replace(
+            reply,
+            outputs={**reply.outputs, name: records[reply.node], **blocks.get(reply.node, {})},
+        )
         for reply in bundle.replies
     )
     return dataclasses.replace(bundle, replies=replies)
+
+
+def _blocks() -> Mapping[str, Mapping[str, Output]]:
+    """Return what `slurm-block` would print on each node; nothing without blocks in Slurm."""
+    answer = run_command(("scontrol", "show", "topology"))
+    if answer.code != 0 or "BlockName=" not in answer.output:
+        return {}
+    with suppress(UserError):  # names that no Slurm of ours writes
+        name, switch_of = BLOCK.name, parse_fabric(answer.output).switch_of
+        return {n: {name: Output(stdout=f"block={at}\nend\n")} for n, at in switch_of.items()}
+    return {}

@@ -18,14 +18,27 @@ _HINTED = ("aws", "azure", "gcp", "oci")
 """Clouds, of all of `core/dmi.py`, of which `checks.ini` says how to keep nodes together."""
 
 
-def _no_place(job: PreflightJob) -> str | None:
-    if not job.asks_cloud:
-        return "platform: off asks no cloud"
+def _one_node(job: PreflightJob) -> str | None:
     return None if job.spans_nodes else "one node"
 
 
-@check("TOPO007", "topo-placement", placement.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_place)
+@check(
+    "TOPO007",
+    "topo-placement",
+    placement.PROBE,
+    placement.BLOCK,
+    tier=Tier.ROUND_TRIP,
+    skip_if=_one_node,
+)
 def _placement(evidence: Evidence) -> Results:
+    job, blocks = evidence.job, known(evidence, placement.BLOCK)[0]
+    if blocks:
+        inside = {n.name: f"block {b}" if (b := blocks.get(n.name)) else "" for n in evidence.nodes}
+        yield from _together(inside, advice("TOPO007", "slurm"), none="", job=job)
+        return
+    if not job.asks_cloud:
+        yield None, skip("platform: off asks no cloud")
+        return
     found, results = known(evidence, placement.PROBE)
     yield from results
     places = {
@@ -50,7 +63,8 @@ def _clique(evidence: Evidence) -> Results:
     yield from results
     cliques = {node: clique_of(facts) for node, facts in found.items()}
     places = {node: f"NVLink domain {clique}" if clique else "" for node, clique in cliques.items()}
-    yield from _together(places, advice("TOPO008"), none="no NVLink between nodes")
+    none = "no NVLink between nodes"
+    yield from _together(places, advice("TOPO008"), none=none, job=evidence.job)
     if evidence.job.kind == "slurm":
         return  # a prolog lists the nodes that were asked together
     listed = known(evidence, imex.PROBE)[0]
@@ -63,8 +77,14 @@ def _clique(evidence: Evidence) -> Results:
                 yield node, advice("TOPO008", "lists").fail(what, f"{len(nodes)} listed")
 
 
-def _together(places: Mapping[str, str], apart: Advice, *, none: str) -> Results:
-    """Warn of nodes that are not in the place in which most of them are."""
+def _together(
+    places: Mapping[str, str], apart: Advice, *, none: str, job: PreflightJob | None = None
+) -> Results:
+    """Warn of nodes that are not in the place in which most of them are.
+
+    Given the `job`, a place is a rack, which no job of more nodes fits into: where Slurm chooses
+    for such a job, or for none in particular, there is nothing to warn of.
+    """
     counts = Counter(filter(None, places.values()))
     if not counts:
         for node in places:
@@ -72,9 +92,10 @@ def _together(places: Mapping[str, str], apart: Advice, *, none: str) -> Results
         return
     ((usual, number),) = counts.most_common(1)
     seen = ", ".join(f"{place}: {n}" for place, n in counts.most_common(8))
+    in_vain = job is not None and job.kind == "slurm" and number < (job.nodes or len(job.hosts))
     for node, place in places.items():
-        if place == usual:
-            yield node, ok(usual)
+        if place and (place == usual or in_vain):
+            yield node, ok(place, seen)
         else:
             where = f"{number} of {len(places)} nodes are in {usual}"
             yield node, apart.warn(f"{place or 'in none'}: {where}", seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +12,18 @@ import pytest
 
 from clusterkit.core.dmi import CLOUDS
 from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.results import Result
+from clusterkit.preflight.evaluate import evidence_of
 from clusterkit.preflight.probes.gpu import imex
 from clusterkit.preflight.probes.host import placement
 from clusterkit.preflight.request import PreflightOptions
-from clusterkit.preflight.targets import aim
+from clusterkit.preflight.targets import aim, with_slurm
+from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Reach
 from tests.helpers.evidence import evidence
 from tests.helpers.needs import require
-from tests.helpers.probe_run import SHELLS, named
+from tests.helpers.probe_run import SHELLS, named, rulings
 
 RACK = "1a2b3c4d-0000-4000-8000-00000000000a"
 OTHER = "5e6f7a8b-0000-4000-8000-00000000000b"
@@ -134,6 +138,62 @@ def test_lists_of_imex_that_differ_within_a_rack() -> None:
     assert [len(found[n]) for n in nodes] == [1, 1, 2, 1]
     assert found["n3"][1].summary == "IMEX lists other nodes than on most"
     assert all(len(one) == 1 for one in judged("topo-clique", nodes, JOB).values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"nodes": 3}, ["pass", "pass", "pass"]),  # no rack has as many
+        ({"nodes": None}, ["pass", "pass", "pass"]),  # all nodes of a partition, for no job
+        ({"nodes": 2}, ["pass", "pass", "warn"]),
+        ({"nodes": 3, "kind": "ssh"}, ["pass", "pass", "warn"]),  # who named them can name others
+    ],
+)
+def test_what_slurm_cannot_keep_together(changes: dict[str, object], expected: list[str]) -> None:
+    nodes = {"n1": node(), "n2": node(), "n3": node(OTHER)}
+    found = judged("topo-clique", nodes, dataclasses.replace(JOB, **changes))
+    assert [found[n][0].verdict for n in nodes] == expected
+
+
+TOPOLOGY = """BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n3 BlockSize=2
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"),
+    [
+        (TOPOLOGY, ["pass", "pass", "warn"]),
+        (TOPOLOGY.replace("Nodes=n3", "Nodes=m3"), ["pass", "pass", "warn"]),
+        (TOPOLOGY.replace("Nodes=n3", "Nodes=n[3"), ["unknown"] * 3),
+        (TOPOLOGY.replace("Block", "Switch"), ["unknown"] * 3),
+        ("slurm_load_topo error\n", ["unknown"] * 3),
+    ],
+)
+def test_blocks_of_slurm_go_before_what_a_cloud_says(
+    topology: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "topology").write_text(topology)
+    records = "".join(f"NodeName=n{k} State=IDLE\n" for k in (1, 2, 3))
+    (tmp_path / "nodes").write_text(records)
+    tool = tmp_path / "scontrol"
+    tool.write_text(
+        f'#!/bin/sh\nfor w; do :; done\n[ "$w" = topology ] || w=nodes\ncat {tmp_path}/$w\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hosts = ("n1", "n2", "n3")
+    bundle = Bundle(
+        job=dataclasses.replace(JOB, hosts=hosts),
+        replies=tuple(Reply(node=host, reach=Reach()) for host in hosts),
+        collected_at=0.0,
+        seconds=0.0,
+    )
+    found = rulings(named("topo-placement"), evidence_of(with_slurm(bundle)))
+    assert [found[host].verdict for host in hosts] == expected
+    if "warn" in expected:
+        assert found["n3"].summary.endswith(": 2 of 3 nodes are in block b1")
+        assert "--set sbatch.segment=" in found["n3"].hint
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -1,4 +1,4 @@
-"""Where a machine stands in its cloud, by the metadata server of that."""
+"""Where a machine stands: in its cloud, by the metadata server of that, and in Slurm's blocks."""
 
 from __future__ import annotations
 
@@ -72,4 +72,17 @@ def _word(cloud: str, answer: str) -> str:
     return answer.rpartition(".")[2][-_SHOWN:] if cloud == "oci" else answer
 
 
+def parse_block(text: str) -> str:
+    """Return the block of Slurm in which a node is."""
+    block = snippets.text_of(snippets.read_pairs(text), "block")
+    if not _WORD.fullmatch(block):
+        raise Unparsed(f"no block: {block[:40]!r}")
+    return block
+
+
+def _not_there(job: PreflightJob) -> None:
+    """Ask nothing on the nodes: the client asks Slurm, once for all."""
+
+
+BLOCK = Probe(name="slurm-block", command=_not_there, parse=parse_block)
 PROBE = Probe(name="placement", command=_command, parse=parse)
