@@ -18,7 +18,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import HANG_AFTER_S, JobState, NodeResult, OnHang
 from clusterkit.core.records import object_of, text_of
-from clusterkit.executors.node import dumps
+from clusterkit.executors.node import dumps, nccl_ras
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.node.peers import LivedClock
@@ -196,7 +196,11 @@ class HangWatch:
         )
         dumps.await_new(asked, TIMES.dumps_s)
         said = answer.output if answer.output.strip() else f"! {answer.complaint}\n"
-        hangs.keep_stacks(self.run, self.me.attempt, self.me.rank, said)
+        attempt = self.me.attempt
+        if self._noticed is not None and (told := nccl_ras.ask(self._processes(), TIMES.ras_s)):
+            hangs.keep(self.run, attempt, hangs.ras_file(self.run, attempt), told)
+        stacks = hangs.stacks_file(self.run, attempt, self.me.rank)
+        hangs.keep(self.run, attempt, stacks, said)
 
     def _remove_dumps(self) -> None:
         asked, self._dumps = self._dumps, frozenset()

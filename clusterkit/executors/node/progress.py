@@ -33,6 +33,8 @@ class HangTimes:
     """For the stacks of all ranks of a node; each rank gets ten seconds of it."""
     dumps_s: float = scaled(5.0, 2.0)
     """And then for dumps of their flight recorders: once a second ranks look who wants one."""
+    ras_s: float = scaled(15.0, 3.0)
+    """For the answer of NCCL, which gives each part of a job a third of it."""
     others_s: float = scaled(20.0, 5.0)
     """How long a node that ends the job waits for the stacks of the others."""
 

@@ -76,6 +76,11 @@ def stacks_file(run: RunFolder, attempt: int, node_rank: int) -> Path:
     return run.path / "stacks" / f"{attempt}-node-{node_rank}.txt"
 
 
+def ras_file(run: RunFolder, attempt: int) -> Path:
+    """Return the file of what NCCL's RAS said then, on the node that noticed it."""
+    return run.path / "stacks" / f"{attempt}-nccl-ras.txt"
+
+
 def progress_file(run: RunFolder, attempt: int) -> Path:
     """Return what is there once a node has told progress in an attempt; it names that node."""
     return run.path / f"progress-{attempt}"
@@ -130,13 +135,12 @@ def stacks_script(marker: str, python: str) -> str:
     return read_template("programs/probes/ranks.sh") + snippet
 
 
-def keep_stacks(run: RunFolder, attempt: int, node_rank: int, text: str) -> None:
+def keep(run: RunFolder, attempt: int, path: Path, text: str) -> None:
     """Keep what a node saw; that of attempts before the last one goes, which makes room.
 
     Raises:
         UserError: the disk takes no more.
     """
-    path = stacks_file(run, attempt, node_rank)
     for name in reading.names_in(path.parent):
         number = name.partition("-")[0]
         if number.isdecimal() and int(number[:9]) <= attempt - _ATTEMPTS:
@@ -152,8 +156,6 @@ def count_stacks(run: RunFolder, attempt: int) -> int:
     return sum(name.startswith(f"{attempt}-node-") for name in names)
 
 
-def read_stacks(run: RunFolder, attempt: int, node_rank: int) -> str:
+def read_kept(path: Path) -> str:
     """Return what a node saw; empty where it has left nothing."""
-    return reading.read_start(stacks_file(run, attempt, node_rank), _LARGEST).decode(
-        errors="replace"
-    )
+    return reading.read_start(path, _LARGEST).decode(errors="replace")

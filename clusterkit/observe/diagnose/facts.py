@@ -19,10 +19,12 @@ from clusterkit.core.records import count_of, counts_of, object_of, text_of, tex
 from clusterkit.core.text import some_of
 from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.run import hangs, node_results, restarts
+from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.runfolder import listed
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state.load import Job
+from clusterkit.observe.diagnose import nccl_ras
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
 from clusterkit.observe.diagnose.flight_recorder import dumps_below, read_recorders
@@ -68,7 +70,7 @@ def known_of(job: Job) -> tuple[Known, tuple[Source, ...], tuple[str, ...]]:
             *_facts(job, results, failure),
             *_hang(job, attempt, plan),
             *_locks(job, plan),
-            *recorded.facts,
+            *(recorded.facts or _ras(job, attempt)),
         ),
         first=first,
         processes=processes,
@@ -118,10 +120,23 @@ def _attempts(job: Job) -> Iterator[Fact]:
     yield _fact("attempts", f"{made} of {made}, to the time limit" + (f"; {each}" if steps else ""))
 
 
+def _hung(job: Job, attempt: int) -> Hang | None:
+    hang = hangs.read_hang(job.run, attempt)
+    over = hang is None or hang.over or job.status.state is JobState.SUCCEEDED
+    return None if over else hang
+
+
+def _ras(job: Job, attempt: int) -> Iterator[Fact]:
+    """Tell what NCCL said then, which knows ranks and nodes, and no line of the script."""
+    if _hung(job, attempt) is not None:
+        path = hangs.ras_file(job.run, attempt)
+        for said in nccl_ras.told(hangs.read_kept(path)):
+            yield Fact(text=f"clusterkit fact: {said}", file=path)
+
+
 def _hang(job: Job, attempt: int, plan: Mapping[str, Any]) -> Iterator[Fact]:
     """Tell that the job makes no progress, and where its ranks stood when that was noticed."""
-    hang = hangs.read_hang(job.run, attempt)
-    if hang is None or hang.over or job.status.state is JobState.SUCCEEDED:
+    if (hang := _hung(job, attempt)) is None:
         return
     found = kept_stacks(job.run, attempt, len(counts_of(plan, "slots")) or job.submission.nodes)
     where = in_a_sentence(found).replace(";", ",")

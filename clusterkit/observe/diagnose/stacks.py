@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from clusterkit.core import files
 from clusterkit.core.records import object_of, text_of
-from clusterkit.executors.run.hangs import read_stacks, stacks_script
+from clusterkit.executors.run.hangs import read_kept, stacks_file, stacks_script
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.nodes import of_job
 from clusterkit.jobs.state.load import Job
@@ -252,7 +252,7 @@ def kept_stacks(run: RunFolder, attempt: int, n_nodes: int) -> Stacks:
     probe = Probe(name="stacks", command="", parse=str)
     replies, room = [], _MOST_KEPT
     for rank in range(n_nodes):
-        text = read_stacks(run, attempt, rank)
+        text = read_kept(stacks_file(run, attempt, rank))
         room -= len(text)
         if text and room >= 0:
             outputs = {probe.name: Output(stdout=text)}

@@ -26,6 +26,7 @@ from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
 from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks
 from tests.unit.executors.test_executors_local import Runs, await_line, log, runs, said
+from tests.unit.observe.test_nccl_ras import BEHIND, Ras
 
 __all__ = ["runs"]  # a fixture
 
@@ -101,16 +102,22 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Pa
     cancel(run)
 
 
-def test_a_job_that_hangs_can_be_ended(runs: Runs) -> None:
-    body = f"[[ $CK_NODE_RANK = 1 ]] && {{ {HANGS}; }}; trap '' TERM; sleep 600"
+def test_a_job_that_hangs_can_be_ended_once_nccl_was_asked(runs: Runs) -> None:
+    ras = Ras(BEHIND.encode())
+    body = (
+        f"export NCCL_RAS_ADDR=127.0.0.1:{ras.port}; "
+        f"[[ $CK_NODE_RANK = 1 ]] && {{ {HANGS}; }}; trap '' TERM; sleep 600"
+    )
     run = runs.start(body, runs.plan(hang_after_s=2, on_hang=OnHang.CANCEL))
     job = wait(run)
+    ras.close()
     assert said(job) == (JobState.FAILED, hangs.HUNG)
     assert (job.status.reason or "").startswith("it hangs: no step on node-1 for ")
     assert {result.reason for result in job.results} == {None, "peer"}
-    cause = diagnose_job(job, load_rules(())).diagnosis.cause
-    assert cause is not None
-    assert cause.rule == "hung"
+    found = diagnose_job(job, load_rules(())).diagnosis
+    assert found.cause is not None
+    assert found.cause.title == "rank 3 stayed behind in a collective (AllReduce)"
+    assert "hung" in {other.rule for other in found.others}
 
 
 @pytest.mark.parametrize(
@@ -194,12 +201,16 @@ def test_what_is_no_hang_is_none(run: RunFolder, text: str) -> None:
     assert hangs.read_hang(run, 0) is None
 
 
+def keep(run: RunFolder, attempt: int, node_rank: int, text: str) -> None:
+    hangs.keep(run, attempt, hangs.stacks_file(run, attempt, node_rank), text)
+
+
 def test_stacks_are_bounded_and_the_oldest_go(run: RunFolder) -> None:
     for attempt in range(4):
-        hangs.keep_stacks(run, attempt, 0, "x" * (1 << 21))
+        keep(run, attempt, 0, "x" * (1 << 21))
     names = sorted(path.name for path in (run.path / "stacks").iterdir())
     assert names == ["2-node-0.txt", "3-node-0.txt"]
-    assert len(hangs.read_stacks(run, 3, 0)) == 1 << 19
+    assert len(hangs.read_kept(hangs.stacks_file(run, 3, 0))) == 1 << 19
     assert hangs.count_stacks(run, 3) == 1
 
 
@@ -259,8 +270,8 @@ def test_who_waits_for_whom_is_one_sentence(run: RunFolder) -> None:
     waits = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
     loads = "_next_data (torch/utils/data/dataloader.py:1448)"
     worker = "+ 2 pt_data_worker[stopped] n2\n"
-    hangs.keep_stacks(run, 0, 0, dump(0, 1, waits) + dump(1, 1, waits))
-    hangs.keep_stacks(run, 0, 1, dump(2, 2, loads) + worker + "@ 4714 3 n2\n! stopped\n! missing\n")
+    keep(run, 0, 0, dump(0, 1, waits) + dump(1, 1, waits))
+    keep(run, 0, 1, dump(2, 2, loads) + worker + "@ 4714 3 n2\n! stopped\n! missing\n")
     told = in_a_sentence(kept_stacks(run, 0, 2))
     assert told == (
         "rank 2 is in the data loader, with pt_data_worker[stopped] below, "
