@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -47,7 +48,9 @@ def pytest_configure() -> None:
 
     A shell without job control starts background jobs with SIGINT ignored, nohup with SIGHUP, and
     whatever they start inherits that. And give each process of xdist a practice cluster of its own.
+    Thousands of tests that stay are no garbage: look for that less often than Python does.
     """
+    gc.set_threshold(20000, 20, 20)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _outlive)  # what is started has no handler, and does not
@@ -77,6 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone -= {item.nodeid for item in items}
     if gone and not some:
         raise pytest.UsageError("tests/mechanisms.tsv names tests that are gone", *sorted(gone))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves out of what is looked through for garbage."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
