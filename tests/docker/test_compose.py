@@ -235,3 +235,5 @@ def test_the_rules_of_prometheus_do_what_their_tests_say(monitoring: Cluster) ->
     inside = f"cd /etc/prometheus && {check}"
     said = monitoring.compose("exec", "-T", "prometheus", "bash", "-c", inside)
     assert "SUCCESS" in said
+    receivers = "amtool", "check-config", "/etc/alertmanager/alertmanager.yml"
+    assert "4 receivers" in monitoring.compose("exec", "-T", "prometheus", *receivers)

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -70,7 +71,7 @@ def test_monitoring_takes_images_by_digest_and_opens_nothing_to_everybody() -> N
         image = services[name]["image"]
         assert re.fullmatch(r"\$\{\w+:-[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}\}", image)
     listening = re.findall(r"(?:listen-address=|LISTEN: |HTTP_ADDR: )(\S+)", text)
-    assert len(listening) == 4
+    assert len(listening) == 5
     assert all(one.startswith(("127.0.0.1", "${NODE_ADDRESS:-127.0.0.1}:")) for one in listening)
     grafana = services["grafana"]
     settings = grafana["environment"]
@@ -126,6 +127,34 @@ def test_what_is_shown_is_what_is_collected() -> None:
     assert ours == {
         name for path in written for name in re.findall(r"\b(clusterkit_\w+)", path.read_text())
     }
+
+
+def test_alerts_go_to_a_receiver_that_exists_and_no_secret_stands_in_their_file() -> None:
+    """What amtool would say of it is asked in tests/docker, where it is installed."""
+    text = (MONITORING / "alertmanager/alertmanager.yml").read_text()
+    told = yaml.safe_load(text)
+    receivers = {one["name"]: one for one in told["receivers"]}
+    assert told["route"]["receiver"] == "nobody", "until somebody is named"
+    assert {*receivers} == {"nobody", "mail", "slack", "webhook"}
+    rules = yaml.safe_load((MONITORING / "prometheus/rules.yml").read_text())["groups"]
+    alerts = {rule["alert"] for group in rules for rule in group["rules"]}
+    assert {"JobHangs", "JobFailed", "NodeDrained", "GpuIdle"} <= alerts
+    for rule in told["inhibit_rules"]:
+        named = {one.partition(" = ")[2] for key in rule for one in rule[key] if "alertname" in one}
+        assert named <= alerts
+    secret = r"(?m)^\s*-?\s*(?:api_url|\w*password|credentials|bearer_token|\w*secret|\w*key):"
+    assert not re.search(secret, text)
+    services = yaml.safe_load((MONITORING / "compose.yaml").read_text())
+    handed = {f"/run/secrets/{name}" for name in services["services"]["alertmanager"]["secrets"]}
+    assert set(re.findall(r"_file: (\S+)", text)) == handed
+    assert all(
+        services["secrets"][Path(one).name]["file"].endswith(":-/dev/null}") for one in handed
+    )
+    (asked,) = yaml.safe_load((MONITORING / "prometheus/prometheus.yml").read_text())["alerting"][
+        "alertmanagers"
+    ]
+    (address,) = asked["static_configs"][0]["targets"]
+    assert f"--web.listen-address={address}" in services["services"]["alertmanager"]["command"]
 
 
 def test_the_dashboard_holds_together() -> None:
