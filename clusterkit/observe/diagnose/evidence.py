@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 
 from clusterkit.core.data import read_table
@@ -35,6 +35,13 @@ _FRAME = 12
 _MESSAGE = 4
 """Lines of a message below that of its exception which may be a find of their own."""
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
+_BLOCK = 24
+"""Lines below an exception within which its message ends."""
+_NO_MESSAGE = re.compile(
+    r"Traceback \(|(?:The above|During handling)|srun:|slurm|mpi|pr(?:te|un)|[EWIF]\d{4} |[=-]{20}"
+    r"|\[[\w.-]{1,60}:\d|\[[EWIF]\d{3}|\S{1,60}:\d+:\d+ \[|(?:[\w.]{1,99})?(?:Error|Exception): "
+)
+"""What begins in a line that is of another error, or of a launcher."""
 _OF_LAUNCHER = re.compile(r"srun|slurm|mpi|prte|[\[\d-]|[EWIF]\d{4} |Process \d")
 _FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
 
@@ -52,14 +59,20 @@ _DOING = tuple(row_of(_Doing, row) for row in read_table(__file__, "doing.tsv"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NextStep:
-    """What an exception says, and what to do then."""
+class NextStep:
+    """What an error says, and what to do then."""
 
     says: re.Pattern[str]
+    of: str
+    """Rules that have this step instead of their own, where lines around it say so as well; nothing
+    for all up to GENERIC; `unknown` for those that know nothing of what is said; and `class` for
+    what to look at, where neither the words nor a frame of the traceback tell."""
+    example: str
+    """What a library prints; a backslash and an n stand for the end of a line."""
     do: str
 
 
-_NEXT_STEPS = tuple(row_of(_NextStep, row) for row in read_table(__file__, "next_steps.tsv"))
+NEXT_STEPS = tuple(row_of(NextStep, row) for row in read_table(__file__, "next_steps.tsv"))
 LIBRARY = re.compile(
     r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
 )
@@ -147,9 +160,27 @@ def year_of(path: Path) -> int:
         return datetime.now(tz=UTC).year
 
 
-def next_step(said: str) -> str | None:
-    """Return what to do where an exception says so; None where its words ask for nothing known."""
-    return next((step.do for step in _NEXT_STEPS if step.says.search(said)), None)
+def next_step(hit: Hit, said: str, of: str) -> tuple[str, Mapping[str, str]]:
+    """Return what to do where a line says so, and the groups of what says it.
+
+    Both are empty where its words ask for nothing that is known; `of` as in `NextStep`.
+    """
+    steps = [step for step in NEXT_STEPS if of == step.of or of in step.of.split(",")]
+    if not steps:
+        return "", {}
+    own = f"{said} {' '.join(message_below(hit))}" if of != "class" else said
+    if of not in {"", "unknown", "class"}:
+        own = " ".join((own, *lines_before(hit, _FRAME), *lines_after(hit, _FRAME)))
+    found = ((step.do, match) for step in steps if (match := step.says.search(own)))
+    do, match = next(found, ("", None))
+    return do, {} if match is None else {k: v for k, v in match.groupdict().items() if v}
+
+
+def message_below(hit: Hit) -> tuple[str, ...]:
+    """Return the lines below an exception that ends in a colon, as far as they are its message."""
+    if not (hit.line and hit.text.endswith(":")):
+        return ()
+    return tuple(takewhile(lambda line: not _NO_MESSAGE.match(line), lines_after(hit, _BLOCK)))
 
 
 def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
@@ -256,10 +287,16 @@ def words_around(hit: Hit) -> Mapping[str, str]:
     """
     above = reversed(list(_spoken(lines_before(hit, _FRAME))))
     below = list(_spoken(lines_after(hit, _AROUND)))
+    told = [line for line in _spoken(message_below(hit)) if line]
+    reasons = [after for line, after in pairwise(told) if line.endswith(":")]
     last = next((said for said in above if said and not _SAID_AT_END.search(said)), "")
     return {
         "above": last.rstrip("."),
-        "below": " ".join(islice(filter(None, below), 2 if _announces(below) else 1)),
+        "below": " ".join(
+            dict.fromkeys(
+                (*islice(filter(None, below), 2 if _announces(below) else 1), *reasons[-1:])
+            )
+        ),
     }
 
 

@@ -35,6 +35,24 @@ _TOLD = frozenset({"message", "kind"})
 """Groups of a rule beside which the next line tells no more, but where the line ends in a colon."""
 _NAMING = frozenset({"horovod-report", "launcher-report", "mpi-report", "slurm-report"})
 """Rules of lines by which a launcher names the rank whose end it has seen."""
+_UNKNOWING = frozenset(
+    {
+        "error-line",
+        "exception-named",
+        "framework-error",
+        "java-exception",
+        "last-words",
+        "process-aborted",
+        "program-error",
+        "python-exception",
+        "python-exception-below",
+        "ray-task-failed",
+        "thread-exception",
+    }
+)
+"""Rules that know how a program ends, and nothing of what it says then."""
+_COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
+"""Rules of launchers that start ranks in each task of another one."""
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
@@ -150,6 +168,7 @@ def diagnose(
         others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
         sole = (root.rule.parting or raised_in(root.hit) != ()) and not any(others)
         root = ranked(root, first, sole=sole or root.rule.id in REPORTS)
+    root = root and _placed(root, events)
     return Diagnosis(
         cause=_doubted(root, _finding(root, events, known.job)) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
@@ -229,6 +248,15 @@ def _told_by_reports(events: Iterable[Event]) -> Place | None:
     return Place(rank=rank, local=local, alone=True)
 
 
+def _placed(root: Event, events: Sequence[Event]) -> Event:
+    """Give the root the node on which a launcher that counts as it does has seen its rank end."""
+    told = {event.rule.id for event in events}
+    if root.rank is None or root.node is not None or told & _COUNTING_OWN:
+        return root
+    nodes = {event.node for event in events if event.rank == root.rank} - {None}
+    return replace(root, node=nodes.pop()) if len(nodes) == 1 else root
+
+
 def _moment(root: Root) -> float:
     return root.time if root.time is not None else float("inf")
 
@@ -272,13 +300,21 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         **({name: text for name, text in whole.groupdict().items() if text} if whole else {}),
         **({"below": ""} if _TOLD & event.groups.keys() and not hit.text.endswith(":") else {}),
     }
-    step = next_step(f"{text} {known.get('below', '')}") if rule.generic and hit.line else None
+    title = rule.fill(rule.title, known)
+    do = rule.do
+    for of, said in _asking(rule, f"{text} {known.get('below', '')}", title) if hit.line else ():
+        step, told = next_step(hit, said, of)
+        if step and of == "class":
+            known = {**known, "look": known.get("look") or rule.fill(step, told)}
+        elif step:
+            do, known = step, {**known, **told}
+            break
     return Finding(
         rule=rule.id,
         role=rule.role,
-        title=rule.fill(rule.title, known),
+        title=title,
         says=f"{rule.fill(rule.says, known)}{at}",
-        do=step or rule.fill(rule.do, known),
+        do=rule.fill(do, known),
         advice=rule.advice,
         node=event.node,
         rank=event.rank,
@@ -296,6 +332,16 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             after=lines_after(around, rule.after) if hit.line and rule.after else (),
         ),
     )
+
+
+def _asking(rule: Rule, said: str, title: str) -> Iterator[tuple[str, str]]:
+    """Yield the sorts of next steps that are in question for a rule, and the words to look at."""
+    yield rule.id, said
+    if rule.generic:
+        yield "", said
+    if rule.id in _UNKNOWING:
+        yield "unknown", f"{said} {title}"
+        yield "class", said
 
 
 def _at(hit: Hit) -> str:

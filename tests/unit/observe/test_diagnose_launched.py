@@ -52,7 +52,7 @@ def test_the_frames_behind_a_prefix_keep_their_own_spaces(say: Say, prefix: str)
     ("log", "where"),
     [
         (RAISED + OF_MPIRUN, "rank 3"),
-        (RAISED + OF_SRUN, "rank 3"),
+        (RAISED + OF_SRUN, "n2 rank 3"),
         (RAISED + "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n", "rank 3"),
         (SPAWNED + RAISED, "local rank 1"),
         (RAISED + OF_SRUN + "srun: error: n3: task 4: Exited with exit code 1\n", ""),
