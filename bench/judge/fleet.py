@@ -21,7 +21,8 @@ from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.collect import probes_of
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Reach, ReachProblem
-from clusterkit.transport.script import compose, read_answer
+from clusterkit.transport.script import compose
+from tests.helpers.answers import read_answer
 
 _DOUBLES = Path(__file__).resolve().parents[2] / "tests" / "doubles"
 _EVERY = 100

@@ -28,7 +28,7 @@ from clusterkit.core.model import (
 from clusterkit.core.version import __version__
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.frameworks.base import preset_text
-from clusterkit.launch.services import Service, service_for, without_image
+from clusterkit.launch.services import Service, service_for
 from clusterkit.launch.templates import render_template, template_path
 
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
@@ -74,7 +74,8 @@ def render(
         UserError: a shadowing template is wrong (with its line), or there is no such service.
     """
     known = service_for(service, plan) if service is not None else None
-    node = _node(without_image(plan) if known else plan, service=known)
+    # A service has started the image already.
+    node = _node(dataclasses.replace(plan, container=None) if known else plan, service=known)
     makers = {
         "sbatch": lambda: _sbatch(plan, node.text),
         "node": lambda: [node],

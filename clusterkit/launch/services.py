@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,11 +22,6 @@ class Service:
     words: tuple[str, ...]
     """Arguments of the program that reads the service's variables."""
     program: str
-
-
-def service_names() -> tuple[str, ...]:
-    """Return the services that there are."""
-    return tuple(row["service"] for row in read_table(__file__, "services.tsv"))
 
 
 def service_for(name: str, plan: LaunchPlan) -> Service:
@@ -52,11 +46,6 @@ def service_for(name: str, plan: LaunchPlan) -> Service:
         ),
         program=read_template("programs/services/service.py"),
     )
-
-
-def without_image(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan as a service runs it, which has started the image already."""
-    return dataclasses.replace(plan, container=None)
 
 
 def _require_names(variables: Mapping[str, str], plan: LaunchPlan, title: str) -> None:

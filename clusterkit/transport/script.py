@@ -248,10 +248,3 @@ _NOISE = 4096
 
 def _size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
-
-
-def read_answer(text: str, compound: Compound) -> Answer | None:
-    """Return the answer in all that a node printed; None where there is no frame in it."""
-    reader = AnswerReader(compound)
-    reader.feed(text.encode(errors="replace"))
-    return reader.answer()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Reach
-from clusterkit.transport.script import Compound, read_answer
+from clusterkit.transport.script import Compound
+from tests.helpers.answers import read_answer
 from tests.lab import Lab
 
 

@@ -12,7 +12,8 @@ import pytest
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Evidence, Result
 from clusterkit.transport.probe import Output, PreflightJob, Probe
-from clusterkit.transport.script import compose, read_answer
+from clusterkit.transport.script import compose
+from tests.helpers.answers import read_answer
 from tests.helpers.needs import require
 
 SHELLS = [

@@ -19,7 +19,8 @@ from clusterkit.preflight.collect import probes_of
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, PreflightJob, Reach
-from clusterkit.transport.script import compose, read_answer
+from clusterkit.transport.script import compose
+from tests.helpers.answers import read_answer
 from tests.helpers.lab_faults import (
     drained,
     full_shared_memory,

@@ -15,7 +15,8 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.transport.probe import PreflightJob, Reach
-from clusterkit.transport.script import compose, read_answer
+from clusterkit.transport.script import compose
+from tests.helpers.answers import read_answer
 from tests.helpers.needs import require
 from tests.helpers.paths import TESTS
 from tests.helpers.probe_run import SHELLS

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from clusterkit.core.findings import Verdict
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed, read_output
-from clusterkit.transport.script import Answer, Compound, compose, read_answer
+from clusterkit.transport.script import Answer, Compound, compose
+from tests.helpers.answers import read_answer
 from tests.helpers.needs import require
 
 JOB = PreflightJob(hosts=("n1",))

@@ -14,7 +14,8 @@ from clusterkit.preflight.probes.gpu import nvidia_links, pci_gpus
 from clusterkit.preflight.probes.net import efa, interfaces, rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma_ports import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
-from clusterkit.transport.script import compose, read_answer
+from clusterkit.transport.script import compose
+from tests.helpers.answers import read_answer
 from tests.helpers.mangling import mangled
 from tests.helpers.needs import require
 from tests.helpers.recordings import recording
