@@ -237,21 +237,11 @@ def _steps(run: RunFolder) -> dict[int, tuple[int, int]]:
 
 def document_of(usage: Usage) -> dict[str, Any]:
     """Return what `--json` tells of the cost of a job, or of several together."""
-    return {
-        "gpu_hours": usage.gpu_hours,
-        "gpu_hours_lost": usage.gpu_hours_lost,
-        "training_s": usage.training_s,
-        "queue_s": usage.queue_s,
-        "restart_s": usage.restart_s,
-        "recomputed_s": usage.recomputed_s,
-        "restarts": usage.restarts,
-        "hangs": usage.hangs,
-        "goodput": usage.goodput,
-        "busy": usage.busy,
-        "price": usage.price,
-        "cost": usage.cost,
-        "attempts": usage.attempts,
-    }
+    names = (
+        "gpu_hours", "gpu_hours_lost", "training_s", "queue_s", "restart_s", "recomputed_s",
+        "restarts", "hangs", "goodput", "busy", "price", "cost", "attempts",
+    )  # fmt: skip
+    return {name: getattr(usage, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
