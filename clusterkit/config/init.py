@@ -240,7 +240,8 @@ def starter_text(found: Found, *, folder: Path) -> str:
         found=found,
         racks=racks,
         default=[*names, *racks, "local"][0],
-        chosen=chosen_partition(found.partitions) if found.partitions else None,
+        # For training: with GPUs before without, then the default one.
+        chosen=max(found.partitions, key=lambda p: (p.gpus > 0, p.default, p.nodes), default=None),
         gpus=", ".join(f"{found.gpus.count(n)} x {n}" for n in dict.fromkeys(found.gpus)),
     )
     # A tab of the template stands before a comment; values have none.
@@ -249,11 +250,6 @@ def starter_text(found: Found, *, folder: Path) -> str:
         f"{setting + '  ':<{_COMMENT_COLUMN}}{comment}\n" if tab else f"{setting}\n"
         for setting, tab, comment in pairs
     )
-
-
-def chosen_partition(partitions: Sequence[Partition]) -> Partition:
-    """Return the partition for training: with GPUs before without, the default one first."""
-    return max(partitions, key=lambda p: (p.gpus > 0, p.default, p.nodes))
 
 
 def _named(found: Found) -> dict[str, Path]:

@@ -7,6 +7,7 @@ files and asks nobody.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def recognise(root: Path) -> Recognised | None:
     """Return the platform of the machine whose files are below `root`; None for none."""
     for row in _rows_of_cloud(root, "signs.tsv"):
         path = row["path"]
-        if path == "-" or _exists(root / path.lstrip("/")):
+        if path == "-" or os.access(root / path.lstrip("/"), os.F_OK):
             there = "" if path == "-" else f" and {path}"
             said = " ".join(CLOUDS[row["cloud"]])
             return Recognised(name=row["platform"], sign=f"{said}{there}")
@@ -213,10 +214,3 @@ def _rows_of_cloud(root: Path, table: str) -> Iterator[Mapping[str, str]]:
     cloud = cloud_of(root)
     rows = read_table(data_dir(_FOLDER) / table) if cloud is not None else ()
     yield from (row for row in rows if row["cloud"] == cloud)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False

@@ -75,7 +75,8 @@ class Watch:
         if len(self._left) == 1 and (job := self.jobs.get(self._left[0])) is not None:
             with suppress(UserError):  # whose state cannot be told any more then, is told below
                 fetch(job.run, job.submission)
-        seen = sum(count_results(run) for run in self._left)
+        # How much nodes have written down: it grows when there is news.
+        seen = sum(files.count(run.nodes) + files.count(run.ends) for run in self._left)
         if seen == self._seen and time.monotonic() - self._asked_at < self._every_s():
             return []
         self._seen = seen
@@ -144,11 +145,6 @@ def _unknown_timeout_s(job: Job) -> float:
     if scheduled and job.submission.job_id is None and job.run.handing.exists():
         return math.inf  # soon after Slurm answers again it is found, or was never submitted
     return executor_for(job.submission.kind).unknown_timeout_s
-
-
-def count_results(run: RunFolder) -> int:
-    """Return how much the nodes of a job have written down; it grows when there is news."""
-    return files.count(run.nodes) + files.count(run.ends)
 
 
 def wait(

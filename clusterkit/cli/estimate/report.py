@@ -243,7 +243,8 @@ def renting(request: Request) -> Sequence[str]:
     lines = wrapped(f"Rented: {request.instance}.") if request.instance is not None else ()
     if request.owned is None or request.price is None:
         return lines
-    owned, found = request.owned, break_even(request.owned, rent_per_hour=_rent(request))
+    owned = request.owned
+    found = break_even(owned, rent_per_hour=request.gpus * request.price)
     years = f"{owned.years:g} year{'s' if owned.years != 1 else ''}"
     text = f"Owned for {owned.price:,.0f} and {years}, an hour costs {found.own_per_hour:,.2f} at "
     text += f"work all the time ({found.energy_per_hour:,.2f} of it energy), rented "
@@ -274,10 +275,6 @@ def ranking(rows: Sequence[Rented]) -> Sequence[str]:
     unknown = [row.instance.name for row in rows if row.instance.network is None]
     note = f"What joins machines of {', '.join(unknown)} is not known: as usual with such GPUs."
     return (console.bold(first), *lines, *(wrapped(note) if unknown else ()))
-
-
-def _rent(request: Request) -> float:
-    return request.gpus * (request.price or 0.0)
 
 
 def gb(amount: float) -> str:

@@ -210,7 +210,7 @@ def _job_spec(
 ) -> JobSpec | None:
     """Return the job, or None where `problems` holds one; what is wrong is added there."""
     started = _started(values, verb, problems)
-    name = values.get("framework") or _framework_for(started.kind)
+    name = values.get("framework") or ("torchrun" if started.kind.is_python else "env")
     framework = _known_framework(name, problems)
     nodes, max_nodes = _parse_nodes(str(values.get("nodes", "1")), problems)
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
@@ -270,11 +270,6 @@ def _started(values: Mapping[str, Any], verb: str, problems: list[Problem]) -> S
         except UserError as error:
             problems += error.problems
     return Started(script, words[1:], ScriptKind.PYTHON)
-
-
-def _framework_for(kind: ScriptKind) -> str:
-    """Return the framework of a job that names none."""
-    return "torchrun" if kind.is_python else "env"
 
 
 def _known_framework(name: str, problems: list[Problem]) -> str:

@@ -59,7 +59,7 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if apart is not None:
         yield apart
         return
-    trains = _trains_alone(script)
+    trains = trains_alone(script)
     if trains is not None:
         line = script.text.count("\n", 0, trains.start()) + 1
         what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
@@ -82,12 +82,8 @@ def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
     return None
 
 
-def trains_alone(script: Script) -> bool:
-    """Tell whether a script trains with torch, and nothing in it joins processes."""
-    return _trains_alone(script) is not None
-
-
-def _trains_alone(script: Script) -> re.Match[str] | None:
+def trains_alone(script: Script) -> re.Match[str] | None:
+    """Return where a script trains with torch, if nothing in it joins processes."""
     if "torch" not in script.imports or not script.imports <= _JOINS_NOTHING or script.relative:
         return None
     trains = _TRAINS.search(script.text)

@@ -94,7 +94,10 @@ class Watcher:
                     self._start(part, nodes)
         job: JobNow | None = self._training.look() if self._training is not None else None
         with self._changed:
-            self._changed.wait_for(lambda: self._has_answers(waited_for), timeout=timeout_s)
+            self._changed.wait_for(
+                lambda: all(self._nodes[node].question is None for node in waited_for),
+                timeout=timeout_s,
+            )
             if self._failure is not None and not self._answered:
                 raise self._failure
             return self._snapshot(job)
@@ -145,9 +148,6 @@ class Watcher:
             self._nodes[vitals.node].take(vitals)
             self._answered = True
             self._changed.notify_all()
-
-    def _has_answers(self, nodes: Sequence[str]) -> bool:
-        return all(self._nodes[node].question is None for node in nodes)
 
     def _snapshot(self, job: JobNow | None) -> Snapshot:
         now = time.monotonic()

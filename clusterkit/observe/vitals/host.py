@@ -266,15 +266,10 @@ def _process(match: re.Match[str], ticks_per_s: int, page_bytes: int) -> Process
     )
 
 
-def ranks_snippet() -> str:
-    """Return a function `ranks` of sh: it prints `PID,MARK,RANK` of each process of a job."""
-    return read_template("programs/probes/ranks.sh")
-
-
 def _snippet(job: PreflightJob) -> str:
     del job
     vitals = read_template("programs/probes/vitals.sh").replace("@VIRTUAL@", VIRTUAL)
-    return ranks_snippet() + vitals
+    return read_template("programs/probes/ranks.sh") + vitals
 
 
 def _snippet_twice(job: PreflightJob) -> str:
