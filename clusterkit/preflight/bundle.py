@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from clusterkit.core.version import __version__
 from clusterkit.preflight.env_lint.variables import concerns_us
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
 from clusterkit.transport.base import Reply
-from clusterkit.transport.probe import PreflightJob
+from clusterkit.transport.probe import Output, PreflightJob
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -42,6 +42,16 @@ class Bundle:
     checks: tuple[str, ...] = ()
     """Ids of the checks that the nodes were asked for; empty where that is not known."""
     written_by: str = __version__
+
+    def with_outputs(self, probe: str, outputs: Mapping[str, Output]) -> Bundle:
+        """Return it with what a probe had to say of some nodes afterwards, by their names."""
+        replies = tuple(
+            dataclasses.replace(reply, outputs={**reply.outputs, probe: outputs[reply.node]})
+            if reply.node in outputs
+            else reply
+            for reply in self.replies
+        )
+        return dataclasses.replace(self, replies=replies)
 
 
 def prepare_folder(folder: Path) -> None:

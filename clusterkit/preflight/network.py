@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 
 from clusterkit.preflight.bundle import Bundle
@@ -95,7 +95,7 @@ class _Stage:
     def note(self, probe: Probe[object], nodes: Sequence[str], why: str) -> None:
         """Note why a probe does not apply to nodes."""
         output = Output(stdout=why + "\n", exit_code=NOT_APPLICABLE)
-        self._add(probe, dict.fromkeys(nodes, output))
+        self.bundle = self.bundle.with_outputs(probe.name, dict.fromkeys(nodes, output))
 
     def ask(self, probe: Probe[object], snippet: str | None) -> None:
         """Run one probe on all reached nodes at once."""
@@ -107,16 +107,7 @@ class _Stage:
             unfinished = Output(stdout="", exit_code=None)
             missing = unfinished if reply.reach.problem is None else lost
             outputs[reply.node] = reply.outputs.get(probe.name, missing)
-        self._add(probe, outputs)
-
-    def _add(self, probe: Probe[object], outputs: Mapping[str, Output]) -> None:
-        replies = tuple(
-            dataclasses.replace(reply, outputs={**reply.outputs, probe.name: outputs[reply.node]})
-            if reply.node in outputs
-            else reply
-            for reply in self.bundle.replies
-        )
-        self.bundle = dataclasses.replace(self.bundle, replies=replies)
+        self.bundle = self.bundle.with_outputs(probe.name, outputs)
 
 
 def _links(stage: _Stage) -> None:

@@ -289,25 +289,17 @@ def with_slurm(bundle: Bundle) -> Bundle:
     output = Output(stdout=answer.output, stderr=answer.errors, exit_code=answer.code)
     if no_scontrol:
         output = sinfo.as_records(output)
-    records = slurm_nodes.answers(hosts, output)
-    blocks = _blocks() if slurm_nodes.split_records(answer.output) else {}
-    name = slurm_nodes.PROBE.name
-    replies = tuple(
-        dataclasses.replace(
-            reply,
-            outputs={**reply.outputs, name: records[reply.node], **blocks.get(reply.node, {})},
-        )
-        for reply in bundle.replies
-    )
-    return dataclasses.replace(bundle, replies=replies)
+    bundle = bundle.with_outputs(slurm_nodes.PROBE.name, slurm_nodes.answers(hosts, output))
+    known = slurm_nodes.split_records(answer.output)
+    return bundle.with_outputs(BLOCK.name, _blocks()) if known else bundle
 
 
-def _blocks() -> Mapping[str, Mapping[str, Output]]:
+def _blocks() -> Mapping[str, Output]:
     """Return what `slurm-block` would print on each node; nothing without blocks in Slurm."""
     answer = run_command(("scontrol", "show", "topology"))
     if answer.code != 0 or "BlockName=" not in answer.output:
         return {}
     with suppress(UserError):  # names that no Slurm of ours writes
-        name, switch_of = BLOCK.name, parse_fabric(answer.output).switch_of
-        return {n: {name: Output(stdout=f"block={at}\nend\n")} for n, at in switch_of.items()}
+        switch_of = parse_fabric(answer.output).switch_of
+        return {node: Output(stdout=f"block={at}\nend\n") for node, at in switch_of.items()}
     return {}

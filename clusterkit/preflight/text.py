@@ -11,6 +11,7 @@ from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterKind
 from clusterkit.core.shell import quote
+from clusterkit.core.text import wrapped
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.report import Report
 from clusterkit.transport.probe import PreflightJob
@@ -55,14 +56,7 @@ def _finding_lines(finding: Finding, width: int, *, verbose: bool) -> Iterator[L
 
 
 def _wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> Iterator[Line]:
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=_INDENT + first,
-        subsequent_indent=_INDENT + rest,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    lines = wrapped(text, _INDENT + first, _INDENT + rest, width=width)
     yield from ((None, line) for line in lines)
 
 
