@@ -97,16 +97,14 @@ def lineage(image: Image) -> tuple[Image, ...]:
     return (*(lineage(IMAGES[image.parent]) if image.parent else ()), image)
 
 
-def read_name(
-    word: str, variant: str | None, default: Variant = Variant.CUDA
-) -> tuple[Image, Variant]:
+def read_name(word: str, variant: str | None) -> tuple[Image, Variant]:
     """Read `NAME:VARIANT`, or `NAME` with a variant that was given apart, perhaps long ago.
 
     Raises:
         UserError: unknown names.
     """
     name, colon, behind = word.removeprefix("clusterkit/").partition(":")
-    return find_image(name), find_variant(behind if colon else variant or default)
+    return find_image(name), find_variant(behind if colon else variant or Variant.CUDA)
 
 
 def tag_of(image: Image, variant: Variant, registry: str = "") -> str:

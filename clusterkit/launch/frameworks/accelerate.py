@@ -57,7 +57,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             ("--main_process_port=", Runtime.PORT),
             "--rdzv_backend=static",
             *option_words(inputs.options, skip=("preset",)),
-            script=inputs.for_launcher(module="--module", no_python="--no_python"),
+            script=inputs.for_launcher(no_python="--no_python"),
         ),
         files=files,
     )

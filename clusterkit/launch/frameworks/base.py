@@ -57,10 +57,10 @@ class LaunchInputs:
                 return (f"./{self.script}",)
         return (self.script,)
 
-    def for_launcher(self, *, module: str, no_python: str) -> tuple[str, ...]:
-        """Return what a launcher that starts Python itself is told, by flags of these names."""
+    def for_launcher(self, *, no_python: str) -> tuple[str, ...]:
+        """Return what a launcher that starts Python itself is told; `no_python` is its flag."""
         if self.script_kind.is_python:
-            flags = (module,) if self.script_kind is ScriptKind.MODULE else ()
+            flags = ("--module",) if self.script_kind is ScriptKind.MODULE else ()
             return (*flags, self.script, *self.args)
         return (no_python, *self.program, *self.args)
 

@@ -49,7 +49,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             *_rendezvous(inputs),
             f"--nproc-per-node={per_node}",
             *option_words(options, skip=_PER_NODE),
-            script=inputs.for_launcher(module="--module", no_python="--no-python"),
+            script=inputs.for_launcher(no_python="--no-python"),
         ),
         files={
             **framework_files("torchrun", *names),

@@ -82,14 +82,13 @@ class Scanner:
         texts, self._automaton = _automaton(tuple(rules))
         self._needs, self._rules = tuple(texts), tuple(texts.values())
 
-    def scan(self, path: Path, *, start: int = 0) -> Scanned:
-        """Return what a file holds from byte `start` on; one that cannot be read says why."""
+    def scan(self, path: Path) -> Scanned:
+        """Return what a file holds; one that cannot be read says why."""
         finds = Finds(path, self._processes)
         try:
             with open_log(path) as log:
-                log.skip(start)
-                for chunk, offset in _chunks(log, start):
-                    if offset == start:
+                for chunk, offset in _chunks(log):
+                    if offset == 0:
                         finds.steps = counts_steps(chunk[:_HEAD])
                         finds.first = _first_line(chunk[:_HEAD])
                         finds.learnt.learn_times(chunk[:_HEAD].rpartition(b"\n")[0] or chunk)
@@ -246,9 +245,9 @@ def _with_excerpts(scanned: Scanned) -> Scanned:
     return scanned
 
 
-def _chunks(log: Log, offset: int) -> Iterator[tuple[bytes, int]]:
+def _chunks(log: Log) -> Iterator[tuple[bytes, int]]:
     """Yield whole lines, many at a time, and how many bytes stand before them."""
-    rest = b""
+    rest, offset = b"", 0
     while data := log.read(_CHUNK):
         data = rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1

@@ -7,6 +7,7 @@ from enum import Enum
 
 from clusterkit.config.units import parse_memory
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.text import figure
 
 SIZE_FORMS = (
     "one size or FIRST:LAST, such as 64M or 1M:1G; in between, each is twice the one before"
@@ -109,8 +110,7 @@ def size_in_words(size: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         # Gathers take a multiple of the ranks, a few bytes less than what was asked for.
         if size >= 0.999 * unit:
-            number = size / unit
-            return f"{number:.0f} {name}" if number >= 100 else f"{number:.3g} {name}"
+            return f"{figure(size / unit)} {name}"
     return f"{size} B"
 
 
