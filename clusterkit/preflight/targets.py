@@ -166,6 +166,8 @@ def _job_of(
         container_runtime=_engine(runtime),
         image=image,
         rdma_devices=instance.devices,
+        rdma_gbps=instance.gbit if instance.devices else None,
+        instance_gpus=instance.gpus,
         net_plugin=net_plugin_of(cluster),
         has_fabric=bool(fabric_of(instance)),
         asks_cloud=cluster.platform != NO_PLATFORM,

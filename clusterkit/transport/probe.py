@@ -76,6 +76,10 @@ class PreflightJob:
     """What its image gets of a node, as SOURCE:TARGET[:ro]."""
     rdma_devices: int | None = None
     """RDMA devices that each node has by its instance type; None where it is not known."""
+    rdma_gbps: float | None = None
+    """Rate of each of them, likewise."""
+    instance_gpus: int | None = None
+    """GPUs of each node, likewise; a job may want fewer."""
     net_plugin: str | None = None
     """The library of NCCL's plug-in for the fabric of the cluster's platform."""
     has_fabric: bool = False

@@ -148,8 +148,12 @@ _DRIVERS = frozenset({"", "nvidia"})
 
 
 @check("GPU006", "gpu-pci", pci_gpus.PROBE, nvidia_list.PROBE)
-@each_machine
-def _pci(node: NodeFacts) -> Result:
+def _pci(evidence: Evidence) -> Results:
+    wanted = evidence.job.instance_gpus or 0
+    return each_machine(lambda node: _on_the_bus(node, wanted))(evidence)
+
+
+def _on_the_bus(node: NodeFacts, wanted: int) -> Result:
     bus, listed = node.need(pci_gpus.PROBE), len(node.need(nvidia_list.PROBE).gpus)
     ours = [gpu for gpu in bus.gpus if gpu.vendor == NVIDIA and gpu.driver in _DRIVERS]
     gone = [gpu.address for gpu in ours if gpu.gone]
@@ -159,6 +163,9 @@ def _pci(node: NodeFacts) -> Result:
         return lost.fail(summary, "its PCI configuration reads as ones")
     if not ours:
         return skip("no NVIDIA GPU on the PCI bus")
+    if len(ours) < wanted:
+        summary = f"{len(ours)} GPUs on the PCI bus, the instance type has {wanted}"
+        return advice("GPU006", "few").fail(summary)
     if listed >= min(len(ours), bus.granted or len(ours)):
         return ok("all GPUs on the PCI bus answer")
     summary = f"{len(ours)} GPUs on the PCI bus, nvidia-smi shows {listed}"

@@ -126,11 +126,27 @@ def _port_rate(evidence: Evidence) -> Results:
             slow += [(port, speed, usual)] if usual is not None and usual != speed else []
         if not speeds:
             yield name, skip("no active port whose rate is known")
+        elif below := _below(speeds, evidence.job):
+            yield name, below
         elif slow:
             yield name, _slow(slow)
         else:
             rates = sorted({rate for rate, _ in speeds.values()}, reverse=True)
             yield name, ok(f"active ports run at {'/'.join(f'{r:g}' for r in rates)} Gb/s")
+
+
+def _below(speeds: Mapping[Port, tuple[float, int | None]], job: PreflightJob) -> Result | None:
+    """Return the result where too few ports have the rate of the instance type."""
+    wanted = job.rdma_gbps or 0.0
+    slow = [port for port, (rate, _) in speeds.items() if rate < wanted]
+    fast = len(speeds) - len(slow)
+    if not slow or fast >= (job.rdma_devices or 0):
+        return None
+    summary = (
+        f"{fast or 'no'} ports run at {wanted:g} Gb/s, the instance type has {job.rdma_devices}"
+    )
+    seen = ", ".join(f"{port.name} {speeds[port][0]:g} Gb/s" for port in slow)
+    return advice("IB003", device=slow[0].device).fail(summary, seen)
 
 
 def _slow(slow: list[tuple[Port, tuple[float, int | None], tuple[float, int | None]]]) -> Result:

@@ -103,7 +103,12 @@ def _prefixes(
 
 
 _BY_PREFIX = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
-_EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_RAILS = ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_FASTRAK_IFNAME")
+"""The cards beside the GPUs of Google's A3 (TCPX, TCPXO): each of them carries a share."""
+_EXACT = (
+    *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", *_RAILS),
+    *("NCCL_GPUDIRECTTCPX_CTRL_DEV", "NCCL_FASTRAK_CTRL_DEV"),
+)
 
 
 @check("NCCL003", "nccl-interfaces", interfaces.NAMED, ENVIRONMENT, CONF)
@@ -134,13 +139,19 @@ def _of_interfaces(
         if not taken or (lost and name in _EXACT):
             what = f"no interface {', '.join(lost)}" if lost else "it leaves no interface"
             yield bad.fail(f"{setting}: {what}", here)
-        elif not any(i.usable for i in taken):
-            down = ", ".join(i.name for i in taken)
+        elif idle := _idle(taken, every=name in _RAILS):
+            down = ", ".join(idle)
             yield bad.fail(f"{setting}: {down} is down or has no address", here)
         elif lost:
             summary = f"{setting}: no interface {', '.join(lost)}"
             yield advice("NCCL003", "lost", name=name).warn(summary, here)
         yield from _prefixes("NCCL003", setting, by_item, here)
+
+
+def _idle(taken: list[NamedInterface], *, every: bool) -> list[str]:
+    """Return the interfaces that are down, where none is up or `every` one has to be."""
+    idle = [one.name for one in taken if not one.usable]
+    return idle if every or len(idle) == len(taken) else []
 
 
 _SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")

@@ -193,6 +193,7 @@ def test_a_platform_tells_what_to_look_for() -> None:
     )  # fmt: skip
     job = aim(PreflightOptions(), cluster).job
     assert (job.net_plugin, job.has_fabric, job.rdma_devices) == (GIB, True, 8)
+    assert (job.rdma_gbps, job.instance_gpus) == (400, 8)
     assert job.files == {SCRIPT: "setup"}
 
 

@@ -382,6 +382,14 @@ class TestPci:
         finding = _one("GPU006", pci_gpus=said, nvidia_list=_list(1))
         assert (finding.verdict, finding.summary) == (verdict, summary)
 
+    def test_an_instance_that_lost_one(self) -> None:
+        """Whatever the job wants of it, and however many others have lost theirs."""
+        said = f"pci 2\n{self._TWO.format('nvidia', 'de103023')}"
+        job = PreflightJob(hosts=("n1",), instance_gpus=8, gpus_per_node=1)
+        finding = _one("GPU006", job=job, pci_gpus=said, nvidia_list=_list(2))
+        summary = "2 GPUs on the PCI bus, the instance type has 8"
+        assert (finding.verdict, finding.summary) == ("fail", summary)
+
 
 class TestKernelLog:
     _LOST = "log dmesg\n[9.1] NVRM: Xid (PCI:0000:01:00): {}, pid=7, text\n"

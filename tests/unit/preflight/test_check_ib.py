@@ -175,6 +175,17 @@ def test_rates_of_one_node() -> None:
     assert ruling.summary == "mlx5_0/1 runs at 200 Gb/s, usual is 400 Gb/s"
 
 
+def test_rates_against_the_instance_type() -> None:
+    """What all nodes have in common may be wrong; slow ports beside the fabric are no fault."""
+    instance = {"rdma_devices": 8, "rdma_gbps": 400}
+    text = recording(HEALTHY)
+    assert text.count("Rate: 400") == 8
+    assert one("ib-port-rate", text, **instance).verdict is Verdict.PASS
+    ruling = one("ib-port-rate", text.replace("Rate: 400", "Rate: 200"), **instance)
+    assert ruling.verdict is Verdict.FAIL
+    assert ruling.summary == "no ports run at 400 Gb/s, the instance type has 8"
+
+
 def test_width_against_other_nodes() -> None:
     text = recording("ibstatus_a100_9dev.txt")
     odd = text.replace("200 Gb/sec (4X HDR)", "100 Gb/sec (2X HDR)", 1)

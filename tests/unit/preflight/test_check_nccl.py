@@ -104,6 +104,11 @@ def test_the_nodes_own_variables() -> None:
         ("GLOO_SOCKET_IFNAME", "eth1", "pass", "usable"),
         ("GLOO_SOCKET_IFNAME", "eth", "fail", "no interface eth"),
         ("GLOO_SOCKET_IFNAME", "eth1,ib9", "fail", "no interface ib9"),
+        ("GLOO_SOCKET_IFNAME", "eth1,ib0", "pass", "usable"),
+        ("NCCL_FASTRAK_IFNAME", "eth1,eth10", "pass", "usable"),
+        ("NCCL_FASTRAK_IFNAME", "eth1,ib0", "fail", "ib0 is down"),
+        ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "eth1,eth2", "fail", "no interface eth2"),
+        ("NCCL_FASTRAK_CTRL_DEV", "eth0", "fail", "no interface eth0"),
     ],
 )
 def test_interfaces(name: str, value: str, verdict: str, words: str) -> None:
