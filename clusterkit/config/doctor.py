@@ -207,7 +207,7 @@ def slurm(machine: Machine) -> Iterator[Item]:
     ping = machine.run(("scontrol", "ping"))
     up = ping.ok and " UP" in ping.output
     summary = ping.output.strip().splitlines()[0] if up else ping.complaint
-    fix = "scontrol ping; check SLURM_CONF, munge, and the controller itself"
+    fix = "scontrol ping; check SLURM_CONF, munge (or sackd), and the controller itself"
     yield _item("slurmctld", summary, OK if up else MISSING, fix, needed=needed)
     sacct = machine.run(("sacct", "--noheader", "--allocations", "--starttime=now"))
     if sacct.ok:
