@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ def run_compound(
     return answer.outputs
 
 
+@cache
 def named(name: str) -> Check:
     """Return the check of this name."""
     return next(one for one in all_checks() if one.name == name)
