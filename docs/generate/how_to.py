@@ -29,6 +29,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Jobs": (
         "frameworks",
         "sweeps",
+        "rerun",
         "requeue",
         "hangs",
         "notify",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
+from clusterkit.jobs.submit import provenance
 from clusterkit.jobs.submit.hand_over import (
     conditions_of,
     hand_over,
@@ -107,12 +109,16 @@ def prepare(request: JobRequest, sweep: Sweep | None = None) -> Prepared:
 def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     """Check the nodes for the job, or the first of an array; return the plan to hand over.
 
+    From what it starts is noted as well, once for all.
+
     Raises:
         NotFitError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate`.
     """
     require_package(prepared.plan)
-    return pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
+    passed = pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
+    noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
+    return dataclasses.replace(passed, documents={**passed.documents, **noted})
 
 
 def start(

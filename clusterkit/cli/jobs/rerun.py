@@ -1,0 +1,110 @@
+"""`clusterkit rerun`: submit a job again as it was, with what is to be other."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.job_args import JobArgument, is_array, runs_named
+from clusterkit.cli.frame.main import command_of
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.records import text_of
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.submit import provenance
+
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""What follows JOB is for `submit`."""
+
+
+def rerun(
+    context: typer.Context,
+    job: JobArgument,
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Flags of submit that are to be other, and behind `--` more for the script.",
+            metavar="[FLAGS] [-- ARGS]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Submit a job, or an array, again from the same folder, and say what has changed since.
+
+    Of a flag that may be given once, the new one counts. The exit code is that of submit.
+    """
+    run = runs_named(job)[0]
+    run.require_own("submit its job again")
+    cluster, words = _typed(run, job)
+    folder, command = _folder(run), command_of("submit")
+    new, arguments = _split(flags or ())
+    own, script = _parted(command, words, cluster)
+    argv = [*own, *new, "--", *script, *arguments]
+    os.chdir(folder)
+    console.note(f"in {folder}: clusterkit submit {shlex.join(argv)}")
+    then = files.read_json(run.path / provenance.FILE)
+    if then is not None:
+        console.note(*provenance.changes(then, provenance.provenance_of(folder)))
+    sys.argv = [sys.argv[0], "submit", *argv]  # what the new job remembers
+    with command.make_context("submit", argv, parent=context.parent) as submitting:
+        command.invoke(submitting)
+
+
+def _typed(run: RunFolder, job: str) -> tuple[str, list[str]]:
+    """Return the cluster that a job went to, and what was typed behind `submit`.
+
+    Raises:
+        UserError: the job was not submitted by that verb.
+    """
+    submission = runfolder.read_submission(run)
+    line = submission.command_line if submission is not None else ()
+    if submission is None or "submit" not in line[1:]:
+        raise UserError(
+            f"{job} was not started by `clusterkit submit`",
+            hint="start it again as it was: by `clusterkit bench`, or by its own program",
+        )
+    if submission.array is not None and not is_array(job):
+        raise UserError(
+            f"{job} is one of an array, which is submitted as a whole",
+            hint=f"clusterkit rerun {submission.array}",
+        )
+    before, after = line[1 : line.index("submit", 1)], line[line.index("submit", 1) + 1 :]
+    if "--config-file" in before[:-1]:
+        os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", before[before.index("--config-file") + 1])
+    return submission.cluster, list(after)
+
+
+def _folder(run: RunFolder) -> Path:
+    document = files.read_json(run.path / provenance.FILE) or {}
+    folder = text_of(document, "folder") or text_of(files.read_json(run.plan) or {}, "workdir")
+    if not folder or not Path(folder).is_dir():
+        raise UserError(
+            f"the folder that it was submitted from is gone: {folder or 'nobody noted it'}",
+            hint=f"its files are in {run.path}; submit it from another folder",
+        )
+    return Path(folder)
+
+
+def _split(more: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flags of submit, and what stands behind `--`."""
+    at = more.index("--") if "--" in more else len(more)
+    return list(more[:at]), list(more[at + 1 :])
+
+
+def _parted(command: Any, words: list[str], cluster: str) -> tuple[list[str], list[str]]:
+    """Return the flags of submit, which name the cluster, and from the script on what is not."""
+    context = command.make_context("submit", list(words), resilient_parsing=True)
+    given, left, _ = command.make_parser(context).parse_args(list(words))
+    taken = [given.get(p.name) for p in command.params if p.param_type_name == "argument"]
+    count = sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
+    own, script = words[: len(words) - count], words[len(words) - count :]
+    named = () if given.get("cluster") else ("--cluster", cluster)
+    return [*named, *(own[:-1] if own and own[-1] == "--" else own)], script

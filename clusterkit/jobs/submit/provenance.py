@@ -1,0 +1,94 @@
+"""From what a job was started: the commit, what was not committed, and the packages.
+
+It stands as `provenance.json` in the run folder. Of the nodes, `preflight.json` has the versions of
+driver and NCCL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterkit.core.commands import run_command
+from clusterkit.core.records import text_of, texts_of
+from clusterkit.core.text import some_of
+from clusterkit.core.version import __version__
+
+FILE = "provenance.json"
+_MOST_DIFF = 1 << 20
+"""Characters of what is not committed."""
+_TIMEOUT_S = 5.0
+_DIST_INFO = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)\.(?:dist|egg)-info")
+_SHOWN = 5
+# A folder's own settings may have git start programs: what shows a diff, what watches files.
+_GIT = ("git", "-c", "core.fsmonitor=false")
+
+
+def provenance_of(folder: Path) -> dict[str, Any]:
+    """Return from what a job in `folder` is started; `commit` and `diff` where git knows it."""
+    document: dict[str, Any] = {
+        "folder": str(folder),
+        "clusterkit": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "packages": _packages(),
+    }
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return document
+    # After the commit, what of the working tree differs from it; binary files by name alone.
+    diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "HEAD", "--") or ""
+    cut = {"diff_cut": True} if len(diff) > _MOST_DIFF else {}
+    return {**document, "commit": commit.strip(), "diff": diff[:_MOST_DIFF], **cut}
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in lines what has changed from one provenance to another."""
+    lines = []
+    before, after = text_of(then, "commit"), text_of(now, "commit")
+    if before != after:
+        lines.append(f"code: {_short(before)} then, {_short(after)} now")
+    elif text_of(then, "diff") != text_of(now, "diff"):
+        lines.append(f"code: {_short(before)} with other changes that are not committed")
+    if text_of(then, "python") != text_of(now, "python"):
+        lines.append(f"python: {text_of(then, 'python')} then, {text_of(now, 'python')} now")
+    old, new = (dict(_pairs(one)) for one in (then, now))
+    other = [
+        f"{name} {old.get(name, 'missing')} -> {new.get(name, 'missing')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    return [*lines, *([f"packages: {some_of(other, _SHOWN)}"] if other else ())]
+
+
+def _short(commit: str | None) -> str:
+    return commit[:12] if commit else "no commit"
+
+
+def _pairs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = (text.partition("==") for text in texts_of(document, "packages"))
+    return [(name, version) for name, _, version in found]
+
+
+def _packages() -> list[str]:
+    """Return `NAME==VERSION` of what this Python can import, as its folders are called."""
+    found: dict[str, str] = {}
+    for place in sys.path:
+        try:
+            names = [path.name for path in Path(place or ".").iterdir()]
+        except OSError:  # a zip file, or a folder that is not there
+            continue
+        for match in filter(None, map(_DIST_INFO.fullmatch, names)):
+            found.setdefault(match["name"].lower().replace("_", "-"), match["version"])
+    return [f"{name}=={found[name]}" for name in sorted(found)]
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    answer = run_command(
+        [*_GIT, *words], environment=environment, folder=str(folder), timeout_s=_TIMEOUT_S
+    )
+    return None if answer.code else answer.output

@@ -1,0 +1,111 @@
+"""`clusterkit rerun`, and what is kept of the code that a job ran."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit.jobs.submit.provenance import FILE, changes, provenance_of
+from tests.helpers.command_line import typed_in
+
+GIT = ("git", "-c", "user.name=n", "-c", "user.email=e@example.org")
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.check_output([*GIT, *words], cwd=folder, text=True)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "it's code"
+    folder.mkdir()
+    (folder / "say.sh").write_text('echo "$@" on $CK_NODES\n')
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def test_commit_and_what_is_not_committed_are_kept(code: Path) -> None:
+    assert provenance_of(code)["diff"] == ""
+    (code / "say.sh").write_text("exit 3\n")
+    first = provenance_of(code)
+    assert first["commit"] == git(code, "rev-parse", "HEAD").strip()
+    assert "+exit 3" in first["diff"]
+    assert any(one.startswith("typer==") for one in first["packages"])
+    git(code, "commit", "-qam", "second")
+    second = provenance_of(code)
+    assert changes(first, first) == []
+    assert changes(first, second) == [
+        f"code: {first['commit'][:12]} then, {second['commit'][:12]} now"
+    ]
+
+
+def test_settings_of_a_repository_start_no_program(code: Path) -> None:
+    for key in ("diff.external", "core.fsmonitor", "diff.text.textconv", "diff.text.command"):
+        git(code, "config", key, f"touch '{code}/started' #")
+    (code / ".gitattributes").write_text("*.sh diff=text\n")
+    (code / "say.sh").write_text("exit 3\n")
+    assert "+exit 3" in provenance_of(code)["diff"]
+    assert not (code / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"packages": ["torch==2.13.0"]}, "packages: torch 2.12.0 -> 2.13.0"),
+        ({"python": "3.12.1"}, "python: 3.11.7 then, 3.12.1 now"),
+        ({"diff": "+x"}, "code: abc with other changes that are not committed"),
+        ({"commit": None}, "code: abc then, no commit now"),
+    ],
+)  # fmt: skip
+def test_changes_are_told_by_name(now: dict[str, Any], said: str) -> None:
+    then = {"commit": "abc", "diff": "", "python": "3.11.7", "packages": ["torch==2.12.0"]}
+    assert changes(then, {**then, **now}) == [said]
+
+
+def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    first = ("--cluster", "local", "--preflight", "off", "--wait", "say.sh", "a", "b  c")
+    assert typed_in(code, "submit", "--name", "one", *first, **home).returncode == 0
+    git(code, "commit", "-q", "--allow-empty", "-m", "second")
+    again = typed_in(tmp_path, "rerun", "latest", "--nodes", "2", "--", "--lr", "1", **home)
+    assert again.returncode == 0
+    assert "--nodes 2 -- say.sh a 'b  c' --lr 1" in again.stderr
+    assert "code: " in again.stderr
+    said = typed_in(tmp_path, "logs", "latest", "--node", "0", **home).stdout
+    assert said == "a b  c --lr 1 on node-0 node-1\n"
+    third = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--name", "three", **home)
+    assert "--wait --nodes 2 --dry-run --name three -- say.sh" in third.stderr
+    jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
+    assert [job["name"] for job in jobs] == ["one", "one"]
+    assert (Path(jobs[1]["run_dir"]) / FILE).stat().st_mode & 0o077 == 0
+    wrong = typed_in(tmp_path, "rerun", "latest", "--nods", "3", **home)
+    assert wrong.returncode == 2
+    assert "--nodes" in wrong.stderr
+    code.rename(tmp_path / "elsewhere")
+    gone = typed_in(tmp_path, "rerun", "latest", **home)
+    assert gone.returncode == 2
+    assert "is gone" in gone.stderr
+
+
+def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    flags = ("--cluster", "local", "--preflight", "off", "--wait", "--array", "n=1,2")
+    assert typed_in(code, "submit", *flags, "say.sh", "{n}", **home).returncode == 0
+
+    def jobs() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]]
+        found = json.loads(typed_in(code, "status", "--json", **home).stdout)["jobs"]
+        return found
+
+    (name,) = {job["array"] for job in jobs()}
+    one = typed_in(code, "rerun", f"{name}/1", **home)
+    assert one.returncode == 2
+    assert f"clusterkit rerun {name}" in one.stderr
+    assert typed_in(code, "rerun", name, **home).returncode == 0
+    assert len(jobs()) == 4
