@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,9 @@ def instance_type_of(root: Path) -> str | None:
     return found[1] if found else None
 
 
-def places_told() -> tuple[Mapping[str, str], ...]:
-    """Return the rows of `metadata.tsv` by which clouds tell where a machine stands."""
+@lru_cache
+def told_by_clouds() -> tuple[Mapping[str, str], ...]:
+    """Return the rows of `metadata.tsv` but for those of instance types."""
     rows = read_table(data_dir(_FOLDER) / "metadata.tsv")
     return tuple(row for row in rows if row["tells"] != _TYPE)
 

@@ -7,12 +7,21 @@ from __future__ import annotations
 from statistics import median
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, each_machine, known, node_check, same_check
+from clusterkit.preflight.checks.base import (
+    Found,
+    each,
+    each_machine,
+    known,
+    node_check,
+    same_check,
+)
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
-from clusterkit.preflight.probes.host import disks, system
+from clusterkit.preflight.probes.host import disks, placement, system
 from clusterkit.preflight.probes.host.disks import Disks, Volume
+from clusterkit.preflight.probes.host.placement import Placement
 from clusterkit.preflight.probes.host.system import Limits, System
+from clusterkit.transport.probe import PreflightJob
 
 _KIB_PER_GIB = 1 << 20
 _CLOCK_WARN_S = 1.0
@@ -201,3 +210,18 @@ def _tmp(facts: Disks) -> Result:
     if inodes is not None and inodes * 100 < (tmp.inodes or 0) * (100 - _TMP_WARN_PERCENT):
         return full.warn("/tmp has few inodes left", f"{inodes} of {tmp.inodes}")
     return ok("/tmp has room")
+
+
+def _no_cloud(job: PreflightJob) -> str | None:
+    return None if job.asks_cloud else "platform: off asks no cloud"
+
+
+@node_check("HOST017", "host-notice", placement.PROBE, skip_if=_no_cloud)
+def _notice(facts: Placement) -> Found:
+    if facts.notices is None:
+        return skip("the cloud does not say whether it takes the machine")
+    told = [
+        advice("HOST017").result(Verdict.FAIL if one.soon else Verdict.WARN, one.text)
+        for one in facts.notices
+    ]
+    return told or ok("the cloud announces nothing")

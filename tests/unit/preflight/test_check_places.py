@@ -218,8 +218,9 @@ def test_imex_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
     assert (found.channel, found.state, found.nodes) == ("open", "READY", ("10.9.0.1", "10.9.0.2"))
 
 
-AWS = "cloud=aws\nzone=zone-1a\nplacement group=train\nend\n"
-GCP = "cloud=gcp\nblock=/b1/s1/h1\nend\n"
+AWS = "cloud=aws\nzone=zone-1a\nplacement group=train\nspot=\nevents=[]\nend\n"
+GCP = "cloud=gcp\nblock=/b1/s1/h1\nspot=FALSE\nevents=NONE\nend\n"
+AZURE = 'cloud=azure\nplacement group=0f1e\nname=vm1\nevents={"Events": []}\nend\n'
 OCI = 'cloud=oci\nnetwork block={"customerNetworkBlock": "ocid1.block.oc1.iad.%s"}\nend\n'
 
 
@@ -237,8 +238,8 @@ OCI = 'cloud=oci\nnetwork block={"customerNetworkBlock": "ocid1.block.oc1.iad.%s
             "cluster network",
         ),
         (
-            "cloud=azure\nplacement group=0f1e\nend\n",
-            "cloud=azure\nplacement group=2d3c\nend\n",
+            AZURE,
+            AZURE.replace("0f1e", "2d3c"),
             "placement group 2d3c",
             "singlePlacementGroup",
         ),
@@ -259,10 +260,12 @@ def test_a_node_in_another_place(usual: str, other: str, where: str, mends: str)
 @pytest.mark.parametrize(
     "said",
     [
-        "cloud=gcp\nblock=<html>Sign in</html>\nend\n",
+        GCP.replace("/b1/s1/h1", "<html>Sign in</html>"),
+        AWS.replace("[]", "<html>"),
+        AZURE.replace("[]", "7"),
         "cloud=moon\nend\n",
         "cloud=aws\nzone=zone-1a\nend\n",
-        f"cloud=gcp\nblock=/{'b' * 4000}\nend\n",
+        GCP.replace("/b1", "/b" * 2000),
         f"cloud=oci\nnetwork block={'[' * 3000}\nend\n",
         GCP.removesuffix("end\n"),
     ],
@@ -272,6 +275,38 @@ def test_a_metadata_server_that_lies_is_unknown(said: str) -> None:
     assert [one.verdict for (one,) in found.values()] == ["unknown", "pass"]
     number = {"placement": 'cloud=oci\nnetwork block={"customerNetworkBlock": 7}\nend\n'}
     assert judged("topo-placement", {"a": number}, JOB)["a"][0].verdict == "skip"
+
+
+SPOT = '{"action": "terminate", "time": "2026-11-27T21:30:00Z"}'
+REBOOT = '[{"Code": "system-reboot", "State": "%s", "NotBefore": "9 Dec 2026 13:56:07 GMT"}]'
+PREEMPT = '[{"EventType": "%s", "Resources": ["%s"], "NotBefore": "Fri, 27 Nov 2026 21:30:00 GMT"}]'
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "summary"),
+    [
+        (AWS, "pass", "the cloud announces nothing"),
+        (AWS.replace("spot=", f"spot={SPOT}"), "fail", "AWS takes back the Spot instance at 2026"),
+        (AWS.replace("[]", REBOOT % "active"), "warn", "AWS plans system-reboot from 9 Dec 2026"),
+        (AWS.replace("[]", REBOOT % "completed"), "pass", "the cloud announces nothing"),
+        (AWS.replace("[]", ""), "skip", "the cloud does not say"),
+        (AZURE.replace("[]", PREEMPT % ("Preempt", "vm1")), "fail", "Azure announces Preempt from"),
+        (AZURE.replace("[]", PREEMPT % ("Redeploy", "vm1")), "warn", "Azure announces Redeploy"),
+        (AZURE.replace("[]", PREEMPT % ("Freeze", "vm1")), "pass", "the cloud announces nothing"),
+        (AZURE.replace("[]", PREEMPT % ("Preempt", "vm2")), "pass", "the cloud announces nothing"),
+        (GCP.replace("FALSE", "TRUE"), "fail", "GCP takes back the Spot VM"),
+        (GCP.replace("NONE", "TERMINATE_ON_HOST_MAINTENANCE"), "fail", "GCP announces TERMINATE"),
+        (GCP.replace("NONE", "<html>no</html>"), "unknown", "placement: unparsed"),
+        (AWS.replace("spot=", "spot=<html>"), "unknown", "placement: unparsed"),
+        (AZURE.replace("[]", '["x"]'), "unknown", "placement: unparsed"),
+        (OCI % "b1", "skip", "the cloud does not say"),
+    ],
+)
+def test_what_a_cloud_announces(said: str, verdict: str, summary: str) -> None:
+    """A node alone is told of, too: it checks itself when a job starts there."""
+    ((found,),) = judged("host-notice", {"a": {"placement": said}}, JOB).values()
+    assert found.verdict == verdict
+    assert found.summary.startswith(summary)
 
 
 def test_platform_off_asks_no_cloud() -> None:
@@ -288,7 +323,12 @@ echo "$*" >>"$LOG"
 case $* in
 *api/token*) echo TOKEN ;;
 *"token: TOKEN"*availability-zone) echo zone-1a ;;
-*"token: TOKEN"*group-name) exit 22 ;;
+*"token: TOKEN"*group-name | *"token: TOKEN"*spot/instance-action) exit 22 ;;
+*"token: TOKEN"*events/maintenance/scheduled) printf '[\\n]' ;;
+*"Metadata-Flavor: Google"*preempted) echo FALSE ;;
+*"Metadata-Flavor: Google"*maintenance-event) echo NONE ;;
+*"Metadata: true"*compute/name*) echo vm1 ;;
+*"Metadata: true"*scheduledevents*) echo '{"DocumentIncarnation": 1, "Events": []}' ;;
 *"Metadata-Flavor: Google"*physical_host) printf '/b1/s1/h1\\r\\n' ;;
 *"Metadata: true"*placementGroupId*) echo 0f1e ;;
 *"Bearer Oracle"*rdmaTopologyData) printf '{\\n"customerNetworkBlock": "ocid1.x.77"\\n}\\n' ;;
@@ -329,6 +369,7 @@ def test_each_cloud_is_asked_for_its_own(
         return
     found = placement.parse(done.stdout)
     assert (found.cloud, found.places) == (cloud, places)
+    assert found.notices == (None if cloud == "oci" else ())
     for line in log.read_text().splitlines():
         assert "169.254.169.254" in line
         assert "-m 1" in line

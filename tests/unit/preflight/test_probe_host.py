@@ -104,7 +104,7 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (fabric_files.PLUGIN, "failed libnccl-net.so=libfabric.so.1: no such file\nwhole=1\nend\n"),
     (fabric_files.FILES, "file 4038471504-75 /opt/topo.xml\nabsent - /opt/env.sh\nend\n"),
     (image_fabric.PROBE, "lacks /opt/topo.xml=\nopened=libnccl-net.so\nwhole=1\nend\n"),
-    (placement.PROBE, "cloud=gcp\nblock=/b1/s1/h1\nend\n"),
+    (placement.PROBE, "cloud=gcp\nblock=/b1/s1/h1\nspot=FALSE\nevents=NONE\nend\n"),
     (imex.PROBE, "channel=open\nstate=READY\nnodes=10.9.0.1\nend\n"),
     (slurm_nodes.PROBE, RECORD),
 ]
