@@ -18,11 +18,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.config.init import NVIDIA_SMI, Run
+from clusterkit.config.platforms import AUTO, types_with_needs
 from clusterkit.config.settings import Settings
 from clusterkit.core.data import read_template
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 from clusterkit.core.errors import Problem
-from clusterkit.core.model import ClusterKind
+from clusterkit.core.model import NO_PLATFORM, ClusterKind
 from clusterkit.core.version import __version__
 
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -272,6 +273,18 @@ def configuration(machine: Machine) -> Iterator[Item]:
             yield _item("hostfile", summary, WARN, problem.hint)
 
 
+def fabrics(machine: Machine) -> Iterator[Item]:
+    """Yield the platforms of clusters, and where what an instance type alone needs is not set."""
+    for name, spec in machine.settings.clusters.items():
+        if spec.platform in {AUTO, NO_PLATFORM}:
+            continue
+        known = types_with_needs(spec) if spec.instance_type is None else ()
+        summary = f"cluster {name}: {spec.platform}, {spec.instance_type or 'no instance_type'}"
+        more = f", and {', '.join(known)} need more" if known else ""
+        fix = "instance_type: NAME, that of its nodes"
+        yield _item("platform", summary + more, WARN if known else OK, fix)
+
+
 def ports(machine: Machine) -> Iterator[Item]:
     """Yield whether the ports of jobs keep clear of those that the kernel hands out."""
     try:
@@ -312,7 +325,7 @@ def examine(machine: Machine) -> Iterator[Item]:
     """Yield every item, in the order in which a person would ask."""
     examinations: tuple[Callable[[Machine], Iterator[Item]], ...] = (
         *(configuration, python, packages, training_pythons, torch_stores),
-        *(gpus, slurm, ssh, containers, ports, run_dirs),
+        *(gpus, slurm, ssh, containers, fabrics, ports, run_dirs),
     )
     for examination in examinations:
         yield from examination(machine)

@@ -116,13 +116,24 @@ def instance_of(platform: str, instance_type: str | None) -> Any:
 
 def net_plugin_of(cluster: ClusterSpec) -> str | None:
     """Return the library of NCCL's plug-in for the fabric of a cluster; None where it has none."""
+    model = _model_of(cluster)
+    return model.net_plugin if model is not None else None
+
+
+def types_with_needs(cluster: ClusterSpec) -> tuple[str, ...]:
+    """Return the instance types of its platform that need what the others do not."""
+    instances = getattr(_model_of(cluster), "instances", None) or {}
+    return tuple(name for name, one in instances.items() if one is not None and one.cluster)
+
+
+def _model_of(cluster: ClusterSpec) -> Any:
+    """Return the `PlatformModel` of a cluster; None where it has none."""
     if cluster.platform in {AUTO, NO_PLATFORM}:
         return None
     try:
-        found: str | None = load_platform(cluster.platform).model.net_plugin
+        return load_platform(cluster.platform).model
     except UserError:  # as above: judged before
         return None
-    return found
 
 
 def fabric_of(instance: Any) -> str:

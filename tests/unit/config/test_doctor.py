@@ -107,6 +107,16 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
     assert _items(tmp_path, SLURM, down)["slurmctld"].finding
 
 
+def test_a_platform_that_wants_an_instance_type(tmp_path: Path) -> None:
+    azure = "clusters: {a: {kind: slurm, platform: azure-nd}}\n"
+    item = _items(tmp_path, azure)["platform"]
+    assert item.condition is Condition.WARN
+    assert item.summary.startswith("cluster a: azure-nd, no instance_type, and Standard_ND96asr_v4")
+    named = azure.replace("azure-nd", "azure-nd, instance_type: Standard_ND96isr_H100_v5")
+    assert _items(tmp_path, named)["platform"].condition is Condition.OK
+    assert _items(tmp_path, azure.replace("azure-nd", "aws-efa"))["platform"].fix is None
+
+
 def test_gpus_and_agents_and_daemons(tmp_path: Path) -> None:
     answers = {
         "nvidia-smi": _ok("NVIDIA H200\nNVIDIA H200\n"),
