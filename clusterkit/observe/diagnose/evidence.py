@@ -37,9 +37,14 @@ _MESSAGE = 4
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
 _BLOCK = 24
 """Lines below an exception within which its message ends."""
+_GOES_ON = re.compile(r":$|\d validation errors? for \w+$")
+"""How the first line of a message of several ends."""
+_OF_SERVICE = re.compile(r"(?:Reason|RequestId|ErrorCode|Status|HTTP response \w+) ?:")
+"""How the second line of what a service has answered begins."""
 _NO_MESSAGE = re.compile(
-    r"Traceback \(|(?:The above|During handling)|srun:|slurm|mpi|pr(?:te|un)|[EWIF]\d{4} |[=-]{20}"
-    r"|\[[\w.-]{1,60}:\d|\[[EWIF]\d{3}|\S{1,60}:\d+:\d+ \[|(?:[\w.]{1,99})?(?:Error|Exception): "
+    r"Traceback \(|(?:The above|During handling)|srun:|slurm|mpi|pr(?:te|un)|[=-]{20}"
+    r"|[EWIF]\d{4,8} |\[[\w.-]{1,60}:\d|\[[EWIF]\d{3}|\S{1,60}:\d+:\d+ \["
+    r"|(?:[\w.]{1,99})?(?:Error|Exception): "
 )
 """What begins in a line that is of another error, or of a launcher."""
 _OF_LAUNCHER = re.compile(r"srun|slurm|mpi|prte|[\[\d-]|[EWIF]\d{4} |Process \d")
@@ -177,8 +182,10 @@ def next_step(hit: Hit, said: str, of: str) -> tuple[str, Mapping[str, str]]:
 
 
 def message_below(hit: Hit) -> tuple[str, ...]:
-    """Return the lines below an exception that ends in a colon, as far as they are its message."""
-    if not (hit.line and hit.text.endswith(":")):
+    """Return the lines below an exception, as far as they are its message."""
+    if not hit.line:
+        return ()
+    if not _GOES_ON.search(hit.text) and not any(map(_OF_SERVICE.match, lines_after(hit, 1))):
         return ()
     return tuple(takewhile(lambda line: not _NO_MESSAGE.match(line), lines_after(hit, _BLOCK)))
 
@@ -322,8 +329,8 @@ def unwrapped(hit: Hit) -> str:
 
 
 def _announces(below: Iterable[str]) -> bool:
-    """Tell whether the first that is said is of the next: `Can not open file:`."""
-    return next(filter(None, below), "").endswith(":")
+    """Tell whether the first that is said is of the next: `Can not open file:`, or a key."""
+    return re.search(r":$|^[\w.]+$", next(filter(None, below), "")) is not None
 
 
 def _said(line: str) -> str:

@@ -15,6 +15,7 @@ from clusterkit.observe.diagnose.evidence import (
     Root,
     lines_after,
     lines_before,
+    message_below,
     next_step,
     of_traceback,
     raised_in,
@@ -53,6 +54,8 @@ _UNKNOWING = frozenset(
 """Rules that know how a program ends, and nothing of what it says then."""
 _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
 """Rules of launchers that start ranks in each task of another one."""
+_WAITING = frozenset({"collective-rank-missing", "horovod-stalled", "monitored-barrier"})
+"""Rules that name a rank for which others wait."""
 _MOST_NAMED = 8
 _LAST_WORDS = 5
 """Lines before the report of a launcher, of a failure of which no rule knows a line."""
@@ -162,7 +165,7 @@ def diagnose(
         events = tuple(event for event in events if not event.handled)
     first = known.first or _told_by_torchrun(found)
     events = tuple(_of_first(event, first) for event in events)
-    root = root_of(events, first)
+    root = _of_the_accused(root_of(events, first), events)
     first = first or _told_by_reports(events)
     if root is not None and first is not None:
         others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
@@ -248,6 +251,14 @@ def _told_by_reports(events: Iterable[Event]) -> Place | None:
     return Place(rank=rank, local=local, alone=True)
 
 
+def _of_the_accused(root: Event | None, events: Sequence[Event]) -> Event | None:
+    """Return the exception of the rank that the others waited for, where it has printed one."""
+    if root is None or root.rank is None or root.rule.id not in _WAITING:
+        return root
+    raised = (e for e in events if e.generic and e.rank == root.rank and raised_in(e.hit))
+    return next((event for event in raised if not event.handled), root)
+
+
 def _placed(root: Event, events: Sequence[Event]) -> Event:
     """Give the root the node on which a launcher that counts as it does has seen its rank end."""
     told = {event.rule.id for event in events}
@@ -298,7 +309,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         **(words_around(around) if rule.asks_around and hit.line else {}),
         **event.groups,
         **({name: text for name, text in whole.groupdict().items() if text} if whole else {}),
-        **({"below": ""} if _TOLD & event.groups.keys() and not hit.text.endswith(":") else {}),
+        **({"below": ""} if _TOLD & event.groups.keys() and not message_below(hit) else {}),
     }
     title = rule.fill(rule.title, known)
     do = rule.do
