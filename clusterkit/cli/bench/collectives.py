@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,12 @@ _BY = ("auto", "torch", "nccl-tests")
 _USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
 
 
-def _measured(written: Mapping[str, Any], _nodes: Sequence[str | None]) -> Result | None:
-    result = read_document(written)
-    return result if result.measured or result.wrong or result.left_out else None
-
-
 BENCH = jobs.Bench(
     verb="bench collectives",
     program=("collectives/clusterkit_collectives.py", "collectives/clusterkit_collective.py"),
     file=FILE,
-    read=_measured,
+    read=lambda written, _: read_document(written),
+    says=lambda result: result.measured or result.wrong or result.left_out,
     empty=lambda: {**empty_document(), "calibration": None},
     alone="one slot has nobody to exchange anything with",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterkit.cli.bench.job import finding_lines
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import figure, table, wrapped
@@ -31,13 +32,7 @@ def compute_lines(result: Result) -> Iterator[str]:
         yield from _table(kind)
         yield from wrapped(_median(kind), "  ", "  ")
     yield ""
-    found = findings(result)
-    for one in found:
-        head, *more = wrapped(f"{one.kind}: {one.where}: {one.summary}", rest="  ")
-        yield console.coloured(one.kind, "red") + head.removeprefix(one.kind)
-        yield from more
-    if bad := fold_set(one.node for one in found if one.node):
-        yield f"without them: --exclude {bad}"
+    yield from finding_lines(findings(result))
     right, end = correct(result), "" if result.complete else ", and the end is missing"
     if right:
         yield console.coloured(f"all products are right{end}", "yellow" if end else "green")

@@ -6,31 +6,37 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import typer
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, state_text
-from clusterkit.cli.frame.main import EXIT_COULD_NOT
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core import files
 from clusterkit.core.data import data_dir, read_template
 from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.core.text import wrapped
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import wait as wait_for
+from clusterkit.observe.bench.allreduce.document import read_ours
 from clusterkit.transport.probe import Unparsed
 
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.submit import ProgramRequest
+    from clusterkit.observe.bench.compute.answer import Finding as OfRank
+    from clusterkit.observe.bench.storage.answer import Finding as OfNode
 
 _AROUND_S = 600
 """For importing torch and meeting, before and after the measurement."""
@@ -51,13 +57,61 @@ class Bench(Generic[T]):
     """Name and text of further files."""
     file: str
     """What the program writes into the folder of results."""
-    read: Callable[[Mapping[str, Any], Sequence[str | None]], T | None]
-    """Return what that says, also given the node of each rank (None where nobody has told); None
-    where nothing was measured. Raises `Unparsed`."""
+    read: Callable[[Mapping[str, Any], Sequence[str | None] | None], T]
+    """Return what that says, also given the node of each rank (None where nobody has told). Raises
+    `Unparsed`."""
+    says: Callable[[T], object] = attrgetter("measured")
+    """Tell whether that is anything."""
     empty: Callable[[], Mapping[str, Any]]
     """What `--json` tells where nothing was measured."""
     alone: str = ""
     """Why one slot is too few, and what to do; empty where it is enough."""
+
+
+def measured(
+    bench: Bench[T],
+    options: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    source: str | None,
+    seconds: int,
+    dry_run: bool,
+    as_json: bool,
+) -> tuple[Job | None, T]:
+    """Return what was measured before, and is read from `source`; else as `run_job`."""
+    if source is None:
+        return run_job(bench, options, arguments, seconds=seconds, dry_run=dry_run, as_json=as_json)
+    with opened(source, bench.file) as (stream, name):
+        return None, read_ours(stream, bench.read, source=name, file=bench.file)
+
+
+def finish(
+    job: Job | None,
+    document: Mapping[str, Any],
+    lines: Iterable[str],
+    *,
+    is_bad: bool,
+    as_json: bool,
+) -> NoReturn:
+    """Show what was measured, as a document or as lines, and how the job ended; then exit."""
+    if as_json:
+        console.json_document({**document, "job": job and full_document_of(job)})
+    else:
+        console.say(*lines)
+    if job is not None and job.status.state is not JobState.SUCCEEDED:
+        tell(job)
+    code = exit_code_of(job) if job is not None else 0
+    raise typer.Exit(code or (EXIT_FINDINGS if is_bad else 0))
+
+
+def finding_lines(found: Sequence[OfRank] | Sequence[OfNode]) -> Iterator[str]:
+    """Yield what is wrong with ranks or nodes, and how to do without them."""
+    for one in found:
+        head, *more = wrapped(f"{one.kind}: {one.where}: {one.summary}", rest="  ")
+        yield console.coloured(one.kind, "red") + head.removeprefix(one.kind)
+        yield from more
+    if bad := fold_set(one.node for one in found if one.node):
+        yield f"without them: --exclude {bad}"
 
 
 def tell(job: Job) -> None:
@@ -121,12 +175,13 @@ def _result(bench: Bench[T], job: Job, plan: LaunchPlan) -> T | None:
         return None
     told = {one.node_rank: one.node for one in job.results}
     try:
-        return bench.read(
+        found = bench.read(
             written, [told.get(k) for k, n in enumerate(plan.slots) for _ in range(n)]
         )
     except Unparsed as error:
         console.warn(f"{job.run.results / bench.file}: {error}")
         return None
+    return found if bench.says(found) else None
 
 
 def kept(job: Job, file: str) -> dict[str, Any] | None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import typer
+from collections.abc import Mapping
+from typing import Any
 
 from clusterkit.cli.bench.allreduce import JOB
-from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
-from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import JobState
-
-if TYPE_CHECKING:
-    from clusterkit.observe.bench.storage.document import Result
 
 _SECONDS = 300
 """What four parts of a minute and the small files take at most; see our program."""
@@ -44,9 +36,7 @@ def storage(
     """
     from clusterkit.cli.bench import job as jobs
     from clusterkit.cli.bench.storage_report import storage_lines
-    from clusterkit.cli.frame.job_args import exit_code_of
     from clusterkit.cli.jobs.choose import seconds_of
-    from clusterkit.jobs.document import full_document_of
     from clusterkit.observe.bench.storage import answer, document
 
     mtbf_s = None if mtbf is None else seconds_of("--mtbf", mtbf)
@@ -55,26 +45,14 @@ def storage(
         verb="bench storage",
         program=("compute/clusterkit_storage.py", "compute/clusterkit_meeting.py"),
         file=document.FILE,
-        read=_measured,
+        read=document.read_document,
         empty=lambda: answer.document(document.Result()),
     )
-    job = None
-    if from_ is not None:
-        with jobs.opened(from_, document.FILE) as (stream, name):
-            result = document.read_result(stream, source=name)
-    else:
-        job, result = jobs.run_job(
-            bench, options, asked, seconds=_SECONDS, dry_run=dry_run, as_json=json
-        )
-    if json:
-        of_job = {"job": job and full_document_of(job)}
-        console.json_document({**answer.document(result, mtbf_s), **of_job})
-    else:
-        console.say(*storage_lines(result, mtbf_s))
-    if job is not None and job.status.state is not JobState.SUCCEEDED:
-        jobs.tell(job)
-    code = exit_code_of(job) if job is not None else 0
-    raise typer.Exit(code or (EXIT_FINDINGS if answer.findings(result) else 0))
+    job, result = jobs.measured(
+        *(bench, options, asked), source=from_, seconds=_SECONDS, dry_run=dry_run, as_json=json
+    )
+    found, lines = answer.document(result, mtbf_s), storage_lines(result, mtbf_s)
+    jobs.finish(job, found, lines, is_bad=bool(answer.findings(result)), as_json=json)
 
 
 def _bytes(text: str) -> int:
@@ -88,10 +66,3 @@ def _bytes(text: str) -> int:
     if not _LEAST <= size <= _MOST:
         raise UserError(f"--size {text}: from 1M to 16T", hint=hint)
     return size
-
-
-def _measured(written: Mapping[str, Any], nodes: Sequence[str | None]) -> Result | None:
-    from clusterkit.observe.bench.storage.document import read_document
-
-    result = read_document(written, names=nodes)
-    return result if result.measured else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterkit.cli.bench.job import finding_lines
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import figure, in_words, size_in_words, table, wrapped
@@ -33,13 +34,7 @@ def storage_lines(result: Result, mtbf_s: float | None) -> Iterator[str]:
             yield from wrapped(_SOURCES[source], "  ", "  ")
     yield ""
     yield from _interval(result, mtbf_s, size, len(known))
-    found = findings(result)
-    for one in found:
-        head, *more = wrapped(f"{one.kind}: {one.where}: {one.summary}", rest="  ")
-        yield console.coloured(one.kind, "red") + head.removeprefix(one.kind)
-        yield from more
-    if bad := fold_set(one.node for one in found if one.node):
-        yield f"without them: --exclude {bad}"
+    yield from finding_lines(findings(result))
     if not result.complete:
         yield console.coloured("the end is missing", "yellow")
 

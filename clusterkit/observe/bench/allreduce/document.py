@@ -176,7 +176,7 @@ def of_ranks(ranks: Sequence[_OnNode | None], names: Sequence[str | None] | None
 
 
 def read_ours(
-    stream: BinaryIO, read: Callable[[Mapping[str, Any]], _Read], *, source: str, file: str
+    stream: BinaryIO, read: Callable[[Mapping[str, Any], None], _Read], *, source: str, file: str
 ) -> _Read:
     """Return what `read` makes of a document that a program of ours has left in `file`.
 
@@ -186,7 +186,7 @@ def read_ours(
     data = stream.read(_MOST_BYTES + 1)
     document = files.parse_json(data) if len(data) <= _MOST_BYTES else None
     try:
-        return read(document or {})
+        return read(document or {}, None)
     except Unparsed as error:
         hint = f"{file} in the folder of results of a run, or that run's folder"
         where = Position(source=source)

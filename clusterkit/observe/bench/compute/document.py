@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from clusterkit.observe.bench.allreduce.document import checked, of_ranks, read_ours
+from clusterkit.observe.bench.allreduce.document import checked, of_ranks
 from clusterkit.preflight.probes.gpu.vitals import NVIDIA, GpuVitals
 from clusterkit.transport.probe import Missing, Output, read_output
 
@@ -120,18 +120,7 @@ class Result:
         return any(one.tflops is not None or one.error is not None for one in self.workers)
 
 
-def read_result(stream: BinaryIO, *, source: str) -> Result:
-    """Return the result in `stream`; `source` names it in errors.
-
-    Raises:
-        UserError: it is no document of ours, or too large.
-    """
-    return read_ours(stream, read_document, source=source, file=FILE)
-
-
-def read_document(
-    document: Mapping[str, Any], *, names: Sequence[str | None] | None = None
-) -> Result:
+def read_document(document: Mapping[str, Any], names: Sequence[str | None] | None = None) -> Result:
     """Return the result that our program has written down.
 
     With `names`, the node of each rank as the job knows it (None where it does not), the document

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from clusterkit.observe.bench.allreduce.document import checked, of_ranks, read_ours
+from clusterkit.observe.bench.allreduce.document import checked, of_ranks
 
 KIND = "clusterkit-storage"
 FILE = "storage.json"
@@ -121,18 +121,7 @@ class Result:
         return any(one.one or one.all or one.error is not None for one in self.workers)
 
 
-def read_result(stream: BinaryIO, *, source: str) -> Result:
-    """Return the result in `stream`; `source` names it in errors.
-
-    Raises:
-        UserError: it is no document of ours, or too large.
-    """
-    return read_ours(stream, read_document, source=source, file=FILE)
-
-
-def read_document(
-    document: Mapping[str, Any], *, names: Sequence[str | None] | None = None
-) -> Result:
+def read_document(document: Mapping[str, Any], names: Sequence[str | None] | None = None) -> Result:
     """Return the result that our program has written down.
 
     With `names`, the node of each rank as the job knows it (None where it does not), the document
