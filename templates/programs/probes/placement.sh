@@ -1,9 +1,9 @@
 # shellcheck shell=sh
 # A machine asks only the cloud that its firmware names; nobody vouches for what answers.
-# An empty header is none to curl.
-says() { v='' && { read -r v <"/sys/class/dmi/id/$1"; } 2>/dev/null && [ "$v" = "$2" ]; }
+# An empty header is none to curl, and only with -L is the page of a redirection no answer.
+says() { v='' && { read -r v <"${CLUSTERKIT_MACHINE_ROOT-}/sys/class/dmi/id/$1"; } 2>/dev/null && [ "$v" = "$2" ]; }
 ask() {
-curl -q -sf --noproxy '*' -m 1 -H "X-aws-ec2-metadata-token: $token" "$@" 2>/dev/null |
+curl -q -sfL --max-redirs 0 --noproxy '*' -m 1 -H "X-aws-ec2-metadata-token: $token" "$@" 2>/dev/null |
 head -c 3000 | tr -d '\r\n'
 }
 cloud=''

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
+import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 
@@ -20,10 +24,17 @@ from clusterkit.preflight.probes.host import placement
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim, with_slurm
 from clusterkit.transport.base import Reply
-from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Reach
+from clusterkit.transport.probe import (
+    NOT_APPLICABLE,
+    Missing,
+    Output,
+    PreflightJob,
+    Reach,
+    read_output,
+)
 from tests.helpers.evidence import evidence
 from tests.helpers.needs import require
-from tests.helpers.probe_run import SHELLS, named, rulings
+from tests.helpers.probe_run import SHELLS, named, rulings, run_probe
 
 RACK = "1a2b3c4d-0000-4000-8000-00000000000a"
 OTHER = "5e6f7a8b-0000-4000-8000-00000000000b"
@@ -318,6 +329,66 @@ def test_platform_off_asks_no_cloud() -> None:
     assert placement.PROBE.snippet(dataclasses.replace(job, asks_cloud=True)) is not None
 
 
+def machine(folder: Path, cloud: str | None) -> str:
+    """Return the root of a machine whose firmware says that it is of a cloud."""
+    dmi = folder / "machine/sys/class/dmi/id"
+    dmi.mkdir(parents=True)
+    if cloud is not None:
+        (dmi / CLOUDS[cloud][0]).write_text(f"{CLOUDS[cloud][1]}\n")
+    return str(folder / "machine")
+
+
+class Service(BaseHTTPRequestHandler):
+    """A metadata server of Google Cloud that says or does what `answers` has for a path's end."""
+
+    answers: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        answer = self.answers.get(self.path.rsplit("/", 1)[1], "")
+        if answer == "hang":
+            time.sleep(2)
+        there = answer and self.headers["Metadata-Flavor"] == "Google"
+        self.send_response(302 if answer.startswith("http") else 200 if there else 404)
+        self.send_header("Location", answer)
+        self.end_headers()
+        self.wfile.write(answer.encode() or b"<html>not found</html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "places"),
+    [
+        ("/b1/s1/h1", {"block": "b1"}),
+        ("", {}),
+        ("hang", {}),
+        ("http://127.0.0.1:9/b1/s1/h1", {}),
+        ("<html>Sign in</html>", None),
+        ("b" * 100_000, None),
+    ],
+)
+def test_a_metadata_server_that_is_really_asked(
+    answer: str, places: dict[str, str] | None, tmp_path: Path
+) -> None:
+    """One that hangs has its time, one that sends elsewhere is not followed, a page is no word."""
+    require("curl")
+    answers = {"physical_host": answer, "preempted": "FALSE", "maintenance-event": "NONE"}
+    served = type("Served", (Service,), {"answers": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        text = placement.PROBE.snippet(JOB)
+        assert text is not None
+        text = text.replace("169.254.169.254", f"127.0.0.1:{server.server_port}")
+        probe = dataclasses.replace(placement.PROBE, command=text.replace("-m 1", "-m 0.5"))
+        proxy = {"http_proxy": "http://127.0.0.1:9", "PATH": os.environ["PATH"]}
+        env = {**proxy, "CLUSTERKIT_MACHINE_ROOT": machine(tmp_path, "gcp")}
+        said = read_output(probe, run_probe(probe, JOB, env=env))
+        server.shutdown()
+    assert (None if isinstance(said, Missing) else said.places) == places
+    assert isinstance(said, Missing) or said.notices == ()
+
+
 CURL = """#!/bin/sh
 echo "$*" >>"$LOG"
 case $* in
@@ -356,16 +427,12 @@ def test_each_cloud_is_asked_for_its_own(
     curl, log = tmp_path / "curl", tmp_path / "log"
     curl.write_text(CURL)
     curl.chmod(0o755)
-    if cloud is not None:
-        (tmp_path / CLOUDS[cloud][0]).write_text(f"{CLOUDS[cloud][1]}\n")
-    text = placement.PROBE.snippet(JOB)
-    assert text is not None
-    text = text.replace("/sys/class/dmi/id", str(tmp_path))
-    argv = [*shell, "-c", f"LOG={log} PATH={tmp_path}:$PATH; export LOG\n{text}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    env = {"LOG": str(log), "PATH": path, "CLUSTERKIT_MACHINE_ROOT": machine(tmp_path, cloud)}
+    done = run_probe(placement.PROBE, JOB, shell=shell, env=env)
     assert done.stderr == ""
     if cloud is None:
-        assert (done.returncode, log.exists()) == (NOT_APPLICABLE, False)
+        assert (done.exit_code, log.exists()) == (NOT_APPLICABLE, False)
         return
     found = placement.parse(done.stdout)
     assert (found.cloud, found.places) == (cloud, places)
