@@ -150,6 +150,10 @@ faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliabi
 bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes, logs
 	python -m bench
 
+.PHONY: goodput
+goodput: $(VENV)/test.done ## Strike a job with a fault every minute for 20 minutes, on slurm and ssh: what is left of its time
+	python -m bench.goodput
+
 .PHONY: estimate-accuracy
 estimate-accuracy: $(VENV)/test.done ## Score the estimator: TRUTH=FILE, a table of published figures
 	@test -n "$(TRUTH)" || { echo 'which table? make estimate-accuracy TRUTH=FILE' >&2; exit 2; }
