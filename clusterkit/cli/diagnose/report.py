@@ -112,6 +112,8 @@ def _where(found: Finding) -> str:
     place = known or ("the job" if not found.evidence.line else "no line says which rank")
     if found.time is not None:
         place += f", {_moment(found.time):%H:%M:%S}"
+    if found.by_others:
+        return f"{place}; told by {everybody(found)}"
     if max(len(found.ranks), len(found.nodes)) > 1 and found.where:
         place += f"; the same on {everybody(found)}"
     return place

@@ -10,6 +10,7 @@ from clusterkit.core import throughput
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.observe.diagnose.awaited import awaited
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
     Root,
@@ -97,6 +98,8 @@ class Finding:
     """Whether it ended what ran on the node, and was a fault of the node's hardware."""
     local: str = ""
     """The local rank, where no more is known; empty where not even that is."""
+    by_others: bool = False
+    """Whether `nodes` and `ranks` are of those who tell of this place."""
     time: float | None
     """Seconds since the epoch, by the clock of whoever printed it."""
     nodes: tuple[str, ...]
@@ -173,7 +176,7 @@ def diagnose(
         root = ranked(root, first, sole=sole or root.rule.id in REPORTS)
     root = root and _placed(root, events)
     return Diagnosis(
-        cause=_doubted(root, _finding(root, events, known.job)) if root is not None else None,
+        cause=_cause(root, events, known.job) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
         notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
@@ -192,6 +195,18 @@ def _last_step(scanned: Scanned) -> int | None:
         if (step := throughput.step_of(text)) is not None:
             return step
     return None
+
+
+def _cause(root: Event, events: Sequence[Event], job: str) -> Finding:
+    """Return what is told of the root; the place is that of whom the others wait for."""
+    finding = _doubted(root, _finding(root, events, job))
+    of = awaited(root, events)
+    if of is None:
+        return finding
+    says = f"{finding.says} {of.says}"
+    if of.node is None and of.rank is None:
+        return replace(finding, says=says)
+    return replace(finding, says=says, node=of.node, rank=of.rank, local="", by_others=True)
 
 
 def _doubted(root: Event, finding: Finding) -> Finding:
