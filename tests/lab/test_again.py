@@ -187,6 +187,44 @@ def test_a_loop_of_restarts_ends_by_itself(lab: Lab, tmp_path: Path, kind: str) 
     assert [restarts.count(run, attempt) for attempt in range(4)] == [0, 1, 2, 2]
 
 
+DIES = """
+import os, signal, time
+attempt = int(os.environ["CK_RESTART_COUNT"])
+ranks = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
+rank = next(os.environ[name] for name in ranks if name in os.environ)
+os.write(1, f"rank {rank} of attempt {attempt}\\n".encode())
+time.sleep(2)
+if rank == "1" and not attempt:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0 if attempt else 300)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "framework"),
+    [("lab", "torchrun"), ("rack", "deepspeed"), ("lab", "horovod"), ("rack", "mpi")],
+)
+def test_every_launcher_starts_again_in_its_allocation(
+    desk: Desk, kind: str, framework: str
+) -> None:
+    """A rank that is killed leaves launchers that wait, on nodes that are asked for anew."""
+    script = desk.write("dies.py", DIES)
+    done = desk.submit(
+        *("--cluster", kind, "--framework", framework, "--nodes", "2", "--gpus-per-node", "1"),
+        *("--restarts", "1", "--requeue-on", "failure", "--time", "5", "--preflight", "off"),
+        *("--wait", script),
+        env={"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "DS_ACCELERATOR": "cpu"},
+        timeout_s=240,
+    )
+    run = RunFolder(Path(done["run_dir"]))
+    said = "".join(run.log(k).read_text() for k in range(2) if run.log(k).exists())
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0), said
+    assert len(node_results.read_attempts(run)) == 2
+    assert restarts.count(run, 1) == 1
+    for attempt in range(2):
+        assert all(f"rank {rank} of attempt {attempt}" in said for rank in range(2)), said
+
+
 def losses(text: str) -> dict[int, float]:
     return {
         int(step): float(loss)
