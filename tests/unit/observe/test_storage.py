@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from clusterkit.observe.bench.storage import answer
+from clusterkit.observe.bench.storage.answer import NODE_MTBF_S, interval
 from clusterkit.observe.bench.storage.document import Result, read_document
-from clusterkit.observe.bench.storage.interval import NODE_MTBF_S, interval
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.command_line import outcome
 
