@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -186,8 +190,16 @@ def test_two_submissions_at_the_same_moment(desk: Desk) -> None:
 
 
 def wait_for_output(desk: Desk, job: str, text: str) -> None:
-    """Wait until a job has printed `text`."""
-    deadline = time.monotonic() + 90
-    while text not in desk.clusterkit("logs", job).stdout:
-        assert time.monotonic() < deadline, desk.clusterkit("status", job).stdout
-        time.sleep(0.5)
+    """Wait until a job has printed `text`, of which one process reads."""
+    words = [sys.executable, "-m", "clusterkit", "logs", "--follow", job]
+    with desk.lab.popen(
+        "head", words, cwd=desk.folder, env=desk.environment(), stderr=subprocess.DEVNULL
+    ) as reader:
+        assert reader.stdout is not None
+        limit = threading.Timer(90, os.killpg, (reader.pid, signal.SIGKILL))
+        limit.start()
+        came = any(text in line for line in reader.stdout)
+        limit.cancel()
+        if came:
+            os.killpg(reader.pid, signal.SIGKILL)
+    assert came, desk.clusterkit("status", job).stdout
