@@ -106,6 +106,9 @@ def _outlive(_number: int, _frame: object) -> None:
 
 
 _LAB = "tests/lab/"
+_ALONE = re.compile(r"tests/lab/test_(again|elastic|faults|training)\.py")
+"""Many tests of the practice cluster of up to 100 s, which have nothing in common but that: as one
+piece, nine of them begun late keep one process busy when the others have no more to do."""
 _CLUSTERS = 3
 """As many as two cores take; with more, jobs wait for processors, and miss times."""
 
@@ -113,8 +116,8 @@ _CLUSTERS = 3
 class ByFileOrTest(LoadScopeScheduling):
     """Hand each process that is free the next file of the practice cluster, then single tests.
 
-    Files with many tests go first. Three processes have a cluster each; others use the processors
-    meanwhile. (The groups of xdist 3.8 do not work with pytest 9.)
+    Files with many tests go first, then long tests. Three processes have a cluster each; others use
+    the processors meanwhile. (The groups of xdist 3.8 do not work with pytest 9.)
     """
 
     _sorted = False
@@ -134,7 +137,7 @@ class ByFileOrTest(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_LAB):
-            return nodeid.partition("::")[0]
+            return nodeid if _ALONE.match(nodeid) else nodeid.partition("::")[0]
         found = (scope for scope, files in TOGETHER.items() if files.match(nodeid))
         return next(found, nodeid)
 
