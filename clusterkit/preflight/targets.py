@@ -138,6 +138,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
     return dataclasses.replace(
         _job_of(plan.cluster, hosts, container.image if container else None, runtime),
         nodes=plan.nodes,
+        kept_together=not {"switches", "segment"}.isdisjoint(plan.directives),
         framework=plan.framework,
         gpus_per_node=max(plan.slots),
         gpu_use=gpu_use(plan),

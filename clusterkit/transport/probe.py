@@ -86,6 +86,8 @@ class PreflightJob:
     """Whether its nodes have a fast fabric for certain, by platform and instance type."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that it needs on every node by path, and what names each (`NCCL_TOPO_FILE`)."""
+    kept_together: bool = False
+    """Whether Slurm was told to choose nodes that are near each other (--switches, --segment)."""
     asks_cloud: bool = True
     """Whether nodes may ask the metadata server of their cloud (`platform: off`)."""
     allowed_names: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ def _placement(evidence: Evidence) -> Results:
     job, blocks = evidence.job, known(evidence, placement.BLOCK)[0]
     if blocks:
         inside = {n.name: f"block {b}" if (b := blocks.get(n.name)) else "" for n in evidence.nodes}
-        yield from _together(inside, advice("TOPO007", "slurm"), none="", job=job)
+        yield from _together(inside, job, advice("TOPO007", "slurm"), racks=True)
         return
     if not job.asks_cloud:
         yield None, skip("platform: off asks no cloud")
@@ -47,7 +47,8 @@ def _placement(evidence: Evidence) -> Results:
     }
     clouds = {facts.cloud for facts in found.values()}
     apart = advice("TOPO007", next((one for one in _HINTED if clouds == {one}), ""))
-    yield from _together(places, apart, none="the cloud does not say where it stands")
+    none = "the cloud does not say where it stands"
+    yield from _together(places, job, apart, none=none)
 
 
 @check(
@@ -64,7 +65,7 @@ def _clique(evidence: Evidence) -> Results:
     cliques = {node: clique_of(facts) for node, facts in found.items()}
     places = {node: f"NVLink domain {clique}" if clique else "" for node, clique in cliques.items()}
     none = "no NVLink between nodes"
-    yield from _together(places, advice("TOPO008"), none=none, job=evidence.job)
+    yield from _together(places, evidence.job, advice("TOPO008"), none=none, racks=True)
     if evidence.job.kind == "slurm":
         return  # a prolog lists the nodes that were asked together
     listed = known(evidence, imex.PROBE)[0]
@@ -78,12 +79,17 @@ def _clique(evidence: Evidence) -> Results:
 
 
 def _together(
-    places: Mapping[str, str], apart: Advice, *, none: str, job: PreflightJob | None = None
+    places: Mapping[str, str],
+    job: PreflightJob,
+    apart: Advice,
+    *,
+    none: str = "",
+    racks: bool = False,
 ) -> Results:
     """Warn of nodes that are not in the place in which most of them are.
 
-    Given the `job`, a place is a rack, which no job of more nodes fits into: where Slurm chooses
-    for such a job, or for none in particular, there is nothing to warn of.
+    There is nothing to warn of where Slurm chooses from them, and was told to keep the job's nodes
+    together, or places are `racks`, none of which has as many (or it is asked for no job at all).
     """
     counts = Counter(filter(None, places.values()))
     if not counts:
@@ -92,9 +98,10 @@ def _together(
         return
     ((usual, number),) = counts.most_common(1)
     seen = ", ".join(f"{place}: {n}" for place, n in counts.most_common(8))
-    in_vain = job is not None and job.kind == "slurm" and number < (job.nodes or len(job.hosts))
+    too_large = racks and number < (job.nodes or len(job.hosts))
+    fine = job.kind == "slurm" and (job.kept_together or too_large)
     for node, place in places.items():
-        if place and (place == usual or in_vain):
+        if place and (place == usual or fine):
             yield node, ok(place, seen)
         else:
             where = f"{number} of {len(places)} nodes are in {usual}"

@@ -22,7 +22,7 @@ from clusterkit.preflight.evaluate import evidence_of
 from clusterkit.preflight.probes.gpu import imex
 from clusterkit.preflight.probes.host import placement
 from clusterkit.preflight.request import PreflightOptions
-from clusterkit.preflight.targets import aim, with_slurm
+from clusterkit.preflight.targets import aim, job_of_plan, with_slurm
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import (
     NOT_APPLICABLE,
@@ -34,6 +34,7 @@ from clusterkit.transport.probe import (
 )
 from tests.helpers.evidence import evidence
 from tests.helpers.needs import require
+from tests.helpers.plans import make_cluster, make_plan
 from tests.helpers.probe_run import SHELLS, named, rulings, run_probe
 
 RACK = "1a2b3c4d-0000-4000-8000-00000000000a"
@@ -157,6 +158,7 @@ def test_lists_of_imex_that_differ_within_a_rack() -> None:
         ({"nodes": 3}, ["pass", "pass", "pass"]),  # no rack has as many
         ({"nodes": None}, ["pass", "pass", "pass"]),  # all nodes of a partition, for no job
         ({"nodes": 2}, ["pass", "pass", "warn"]),
+        ({"nodes": 2, "kept_together": True}, ["pass", "pass", "pass"]),  # as the hint has it
         ({"nodes": 3, "kind": "ssh"}, ["pass", "pass", "warn"]),  # who named them can name others
     ],
 )
@@ -164,6 +166,15 @@ def test_what_slurm_cannot_keep_together(changes: dict[str, object], expected: l
     nodes = {"n1": node(), "n2": node(), "n3": node(OTHER)}
     found = judged("topo-clique", nodes, dataclasses.replace(JOB, **changes))
     assert [found[n][0].verdict for n in nodes] == expected
+
+
+@pytest.mark.parametrize("key", ["switches", "segment"])
+def test_a_job_says_how_many_nodes_it_gets_and_whether_together(key: str, tmp_path: Path) -> None:
+    plan = make_plan(make_cluster(tmp_path), nodes=4, directives={key: "1"})
+    job = job_of_plan(plan, ("n1",))
+    assert (job.nodes, job.spans_nodes, job.kept_together) == (4, True, True)
+    plan = dataclasses.replace(plan, directives={})
+    assert not job_of_plan(plan, ()).kept_together
 
 
 TOPOLOGY = """BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
@@ -264,6 +275,8 @@ def test_a_node_in_another_place(usual: str, other: str, where: str, mends: str)
     assert where in odd.summary
     assert "2 of 3 nodes are in" in odd.summary
     assert mends in odd.hint
+    kept = judged("topo-placement", nodes, dataclasses.replace(JOB, kept_together=True))
+    assert kept["c"][0].verdict == ("warn" if where == "in none" else "pass")
     alike = judged("topo-placement", {name: {"placement": other} for name in "ab"}, JOB)
     assert all(one.verdict in {"pass", "skip"} for (one,) in alike.values())
 
