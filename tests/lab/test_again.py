@@ -345,8 +345,7 @@ def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
         done = desk.submit(*words, "--time", "5", "--requeue", "1", "--spares", "1", script)
         first, second, third = desk.lab.nodes
         await_true(lambda: all((desk.folder / f"on-{node}").exists() for node in (first, second)))
-        shutil.rmtree(tmp_path / second / "gpus")
-        shutil.copytree(DOUBLES / "gpus/sick8", tmp_path / second / "gpus")
+        breaks(tmp_path, second)
         (desk.folder / "broken").touch()
         assert desk.clusterkit("wait", done["job_id"], timeout_s=120).returncode == 0
     run = RunFolder(Path(done["run_dir"]))
@@ -358,6 +357,55 @@ def test_a_node_whose_gpu_breaks_in_the_middle_is_replaced_by_a_spare(
     assert re.search(rf"  {second}  exit 1 \(GPU0.*; drained\)", shown), shown
     (taken,) = (desk.folder / "out.log").read_text().splitlines()
     assert taken.startswith(f"{second} GPU0")
+
+
+def breaks(folder: Path, host: str) -> None:
+    """Let the GPU of a host of `gpus` be sick from now on."""
+    shutil.rmtree(folder / host / "gpus")
+    shutil.copytree(DOUBLES / "gpus/sick8", folder / host / "gpus")
+
+
+FAILS_ALWAYS = """
+import os, pathlib, time
+node, attempt = os.environ["CK_NODE_NAME"], os.environ["CK_RESTART_COUNT"]
+pathlib.Path(f"on-{node}-{attempt}").touch()
+while not pathlib.Path(f"broken-{attempt}").exists():
+    time.sleep(0.1)
+if os.environ["CK_NODE_RANK"] == "0":
+    raise RuntimeError("NCCL error: remote process exited or there was a network error")
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("kind", ["lab", "rack"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["sick-too", "used-up"])
+def test_where_no_healthy_spare_is_left_the_job_ends_of_the_last_that_broke(
+    desk: Desk, tmp_path: Path, kind: str, at_once: bool
+) -> None:
+    """A spare looks at itself before it starts; one that breaks later was the last."""
+    script = desk.write("fails.py", FAILS_ALWAYS)
+    words = ("--cluster", kind, "--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    first, second, third = desk.lab.nodes
+    with gpus(desk.lab, tmp_path, **dict.fromkeys(desk.lab.nodes, "healthy8")):
+        done = desk.submit(*words, "--time", "5", "--restarts", "3", "--spares", "1", script)
+        argv = [sys.executable, "-m", "clusterkit", "wait", done["job_id"]]
+        with desk.lab.popen("head", argv, env=desk.environment(), cwd=desk.folder) as client:
+            for attempt, broken in enumerate(
+                [(second, third)] if at_once else [(second,), (third,)]
+            ):
+                on = [desk.folder / f"on-{node}-{attempt}" for node in (first, broken[0])]
+                await_true(lambda on=on: all(path.exists() for path in on))
+                for host in broken:
+                    breaks(tmp_path, host)
+                (desk.folder / f"broken-{attempt}").touch()
+            assert client.wait(120) == 1
+    before, last = node_results.read_attempts(RunFolder(Path(done["run_dir"])))
+    assert [node.node for node in before.nodes if node.found] == [second]
+    assert {node.node for node in last.nodes} == {first, third}
+    assert [node.node for node in last.nodes if node.found] == [third]
+    assert desk.state(done["job_id"]) == "failed"
+    shown = desk.clusterkit("status", done["job_id"]).stdout
+    assert re.search(rf"{third}.*GPU008", shown), shown
 
 
 SAYS = """
