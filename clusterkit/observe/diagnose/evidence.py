@@ -35,6 +35,8 @@ _FRAME = 12
 _MESSAGE = 4
 """Lines of a message below that of its exception which may be a find of their own."""
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$)")
+_MOST_ASKED = 16_000
+"""Characters of a message, and of the lines around it, in which it is looked for a next step."""
 _BLOCK = 24
 """Lines below an exception within which its message ends."""
 _GOES_ON = re.compile(r":$|\d validation errors? for \w+$")
@@ -176,7 +178,7 @@ def next_step(hit: Hit, said: str, of: str) -> tuple[str, Mapping[str, str]]:
     own = f"{said} {' '.join(message_below(hit))}" if of != "class" else said
     if of not in {"", "unknown", "class"}:
         own = " ".join((own, *lines_before(hit, _FRAME), *lines_after(hit, _FRAME)))
-    found = ((step.do, match) for step in steps if (match := step.says.search(own)))
+    found = ((step.do, match) for step in steps if (match := step.says.search(own[:_MOST_ASKED])))
     do, match = next(found, ("", None))
     return do, {} if match is None else {k: v for k, v in match.groupdict().items() if v}
 

@@ -39,6 +39,7 @@ _NAMING = frozenset({"horovod-report", "launcher-report", "mpi-report", "slurm-r
 """Rules of lines by which a launcher names the rank whose end it has seen."""
 _UNKNOWING = frozenset(
     {
+        "dataset-not-loaded",
         "error-line",
         "exception-named",
         "framework-error",
