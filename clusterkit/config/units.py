@@ -62,6 +62,11 @@ def parse_memory(text: str, *, default_unit: str = "M") -> int:
     return int(match["number"]) * _BYTES[match["unit"].upper() or default_unit]
 
 
+def is_mount(text: str) -> bool:
+    """Tell whether a text is `SOURCE:TARGET`, perhaps with `:ro` or `:rw` behind it."""
+    return MOUNT.fullmatch(text) is not None
+
+
 def parse_port_range(text: str) -> tuple[int, int]:
     """Return the first and last port of `FIRST-LAST`.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from clusterkit.config.units import MOUNT, MOUNT_FORMS, TIME_FORMS, parse_time_limit
+from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
@@ -214,7 +214,7 @@ def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterat
         yield problem("mount-image", job)
     else:
         for mount in job.mounts:
-            if not MOUNT.fullmatch(mount):
+            if not is_mount(mount):
                 yield problem("mount-form", mount=mount, forms=MOUNT_FORMS)
     if runtime is not None and ":" in workdir:
         yield problem("colon", folder=workdir)
