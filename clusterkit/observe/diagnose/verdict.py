@@ -56,6 +56,7 @@ _UNKNOWING = frozenset(
 """Rules that know how a program ends, and nothing of what it says then."""
 _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
 """Rules of launchers that start ranks in each task of another one."""
+_OF_SPARK = "spark-stage-failed"
 _WAITING = frozenset({"collective-rank-missing", "horovod-stalled", "monitored-barrier"})
 """Rules that name a rank for which others wait."""
 _MOST_NAMED = 8
@@ -276,11 +277,15 @@ def _of_the_accused(root: Event | None, events: Sequence[Event]) -> Event | None
 
 
 def _placed(root: Event, events: Sequence[Event]) -> Event:
-    """Give the root the node on which a launcher that counts as it does has seen its rank end."""
-    told = {event.rule.id for event in events}
-    if root.rank is None or root.node is not None or told & _COUNTING_OWN:
+    """Give the root the node on which a launcher has seen its rank end, or Spark its task fail."""
+    if root.node is not None:
         return root
-    nodes = {event.node for event in events if event.rank == root.rank} - {None}
+    if root.rank is None:
+        nodes = {event.node for event in events if event.rule.id == _OF_SPARK} - {None}
+    elif {event.rule.id for event in events} & _COUNTING_OWN:
+        return root
+    else:
+        nodes = {event.node for event in events if event.rank == root.rank} - {None}
     return replace(root, node=nodes.pop()) if len(nodes) == 1 else root
 
 

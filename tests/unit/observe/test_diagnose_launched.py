@@ -103,3 +103,46 @@ def test_a_later_exception_is_told_with_its_message_on_the_next_line(say: Say) -
     found = say(RAISED + later).cause
     assert found is not None
     assert "that led to AttributeError: 'NoneType' object has no attribute" in found.says
+
+
+IN_DATA = """\
+Traceback (most recent call last):
+  File "/home/ada/data.py", line 19, in __next__
+    raise StopIteration
+"""
+
+
+def test_the_exception_of_the_rank_that_others_wait_for_is_the_cause(say: Say) -> None:
+    stalled = "W horovod/stall_inspector.cc:107] One or more tensors were submitted to be reduced"
+    log = f"[1,0]<stderr>:{stalled}, gathered or broadcasted by subset of ranks\n"
+    log += "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:3: [grad.0]\n"
+    log += "".join(f"[1,3]<stderr>:{line}\n" for line in (*IN_DATA.splitlines(), "StopIteration"))
+    found = say(log).cause
+    assert found is not None
+    assert (found.rank, found.rule) == (3, "exception-named")
+    assert "/home/ada/data.py:19" in found.says
+
+
+def test_an_exception_of_a_task_of_spark_has_the_node_on_which_the_task_failed(say: Say) -> None:
+    end = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 4 in stage 7.0"
+    lost = "failed 4 times, most recent failure: Lost task 4.3 in stage 7.0 (TID 9)"
+    found = say(
+        f"{IN_DATA}ValueError: no rows\n{end} {lost} (10.1.1.9 executor 2): PythonException\n"
+    ).cause
+    assert found is not None
+    assert found.node == "10.1.1.9"
+
+
+def test_a_network_card_without_room_is_no_full_disk(say: Say) -> None:
+    found = say(
+        "n1:7:9 [1] net.c:291 WARN NET/OFI no fabric domain: No space left on device\n"
+    ).cause
+    assert found is None or found.rule != "disk-full"
+
+
+def test_keys_below_a_validation_error_are_told(say: Say) -> None:
+    says = "  Input should be a valid number [type=float_parsing, input_value='le-4']"
+    error = f"pydantic_core.ValidationError: 1 validation error for Settings\noptim.lr\n{says}\n"
+    found = say(IN_DATA + error).cause
+    assert found is not None
+    assert "optim.lr Input should be a valid number" in found.title
