@@ -7,6 +7,7 @@ before first; it says why.
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from clusterkit.core import files
@@ -55,14 +56,22 @@ def why(run: RunFolder, attempt: int) -> str | None:
 
 
 def pause_s(run: RunFolder, attempt: int) -> float:
-    """Return how long the attempt after this one waits."""
-    return attempts.pause_s(
-        [
-            max(result.ended_at for result in one.nodes) - min(r.started_at for r in one.nodes)
-            for one in node_results.read_attempts(run)
-            if one.attempt <= attempt
-        ]
-    )
+    """Return how long the attempt after this one waits.
+
+    One that has come further than all before it was no short one: faults that come every minute
+    are no loop.
+    """
+    lasted: list[float] = []
+    reached = -1
+    for one in node_results.read_attempts(run):
+        if one.attempt > attempt:
+            continue
+        ended = max(result.ended_at for result in one.nodes)
+        took, step = ended - min(r.started_at for r in one.nodes), attempts.last_step(one.nodes)
+        if step is not None and step > reached:
+            took, reached = math.inf, step
+        lasted.append(took)
+    return attempts.pause_s(lasted)
 
 
 def is_due(run: RunFolder, attempt: int) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import restarts as of_run
 from clusterkit.executors.run.attempts import (
     choose_nodes,
     nodes_to_leave_out,
@@ -19,6 +20,7 @@ from clusterkit.executors.run.attempts import (
 )
 from clusterkit.executors.run.restarts import count, is_due, may_start_again, note, why
 from clusterkit.executors.run.runfolder import RunFolder, Submission
+from tests.helpers.plans import make_cluster
 
 LOST = node_results.lost(1, "n2", "no longer answers")
 UNFIT = NodeResult(
@@ -146,6 +148,30 @@ def test_attempts_that_fail_at_once_wait_longer_and_longer() -> None:
     assert pause_s([4.0] * 1000) == pause_s([4.0] * 2000) == 300
     assert pause_s([4.0, 4.0, 3600.0]) == 0
     assert pause_s([4.0, 3600.0, 4.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "waits"),
+    [
+        ((None, None, None), (False, True, True)),
+        ((10, 20, 30), (False, False, False)),
+        ((10, 10, 9), (False, False, True)),
+        ((10, 30, 20), (False, False, False)),
+    ],
+)
+def test_faults_between_which_a_job_goes_on_are_no_loop(
+    tmp_path: Path, steps: tuple[int | None, ...], waits: tuple[bool, ...]
+) -> None:
+    """Each of these attempts has taken eight seconds."""
+    run = runfolder.create(make_cluster(tmp_path), "toy")
+    found = []
+    for attempt, step in enumerate(steps):
+        result = NodeResult(
+            node_rank=0, node="n1", exit_code=137, started_at=1.0, ended_at=9.0, step=step
+        )
+        node_results.write_result(run, result, attempt=attempt, n_nodes=1)
+        found.append(of_run.pause_s(run, attempt) > 0)
+    assert tuple(found) == waits
 
 
 def test_restarts_are_counted_by_what_they_leave(tmp_path: Path) -> None:
