@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ JOINED = frozenset({"allowed_env", "modules", "setup", "mounts"})
 """Lists of a platform that go before the cluster's own; it would lose the fabric with them."""
 
 _FOLDER = "templates/platforms"
-_TYPE = "instance type"
 _SHARED = ("net_plugin", "instances")
 """What a platform has of the one that it is `like`, unless it has its own."""
 _KEYS_AT = {
@@ -210,17 +208,10 @@ def instance_type_of(root: Path) -> str | None:
     """
     answer = read_dmi(root, "product_name") if cloud_of(root) == "aws" else None
     for row in _rows_of_cloud(root, "metadata.tsv"):
-        if row["tells"] == _TYPE:
+        if row["tells"] == metadata.INSTANCE_TYPE:
             answer = metadata.ask(row["path"], dict([row["header"].split(": ")]))
     found = _INSTANCE_TYPE.fullmatch(answer or "")
     return found[1] if found else None
-
-
-@lru_cache
-def told_by_clouds() -> tuple[Mapping[str, str], ...]:
-    """Return the rows of `metadata.tsv` but for those of instance types."""
-    rows = read_table(data_dir(_FOLDER) / "metadata.tsv")
-    return tuple(row for row in rows if row["tells"] != _TYPE)
 
 
 def _rows_of_cloud(root: Path, table: str) -> Iterator[Mapping[str, str]]:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 
+from clusterkit.core.data import data_dir, read_table
+
+INSTANCE_TYPE = "instance type"
 ADDRESS = ("169.254.169.254", 80)
 ANSWER_S = 1.0
 _LARGEST = 1 << 16
@@ -40,3 +44,10 @@ def _answer(path: str, headers: Mapping[str, str], method: str) -> str | None:
         connection.close()
     whole = answer.status == http.client.OK and len(body) <= _LARGEST
     return body.decode("utf-8", "replace") if whole else None
+
+
+@lru_cache
+def told_by_clouds() -> tuple[Mapping[str, str], ...]:
+    """Return the rows of `metadata.tsv` but for those of instance types."""
+    rows = read_table(data_dir("templates/platforms") / "metadata.tsv")
+    return tuple(row for row in rows if row["tells"] != INSTANCE_TYPE)

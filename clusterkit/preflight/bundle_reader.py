@@ -11,8 +11,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from clusterkit.core import files
 from clusterkit.core.bounds import LATEST_S
 from clusterkit.core.errors import UserError
@@ -60,10 +58,6 @@ class _Manifest:
     checks: tuple[str, ...] = ()
 
 
-_MANIFEST = TypeAdapter(_Manifest)
-_JOB = TypeAdapter(PreflightJob)
-
-
 @uncollected()
 def read_bundle(folder: Path) -> Bundle:
     """Return the bundle in `folder`.
@@ -74,7 +68,7 @@ def read_bundle(folder: Path) -> Bundle:
     path = folder / MANIFEST
     text = _manifest_text(folder)
     _check_schema(path, _parsed(path, text))
-    manifest = _valid(_MANIFEST, text, str(path), hint=_AGAIN)
+    manifest = _valid(_Manifest, text, str(path), hint=_AGAIN)
     _check_names(path, manifest)
     _check_figures(path, manifest)
     return Bundle(
@@ -93,7 +87,7 @@ def read_job(document: Mapping[str, Any], *, hosts: tuple[str, ...]) -> Prefligh
     Raises:
         UserError: the document is damaged.
     """
-    job = _valid(_JOB, json.dumps(document.get("job")), "the job of a preflight")
+    job = _valid(PreflightJob, json.dumps(document.get("job")), "the job of a preflight")
     return dataclasses.replace(job, hosts=hosts)
 
 
@@ -154,10 +148,13 @@ def _check_schema(path: Path, document: Any) -> None:
         )
 
 
-def _valid(kind: TypeAdapter[T], text: str | bytes, source: str, *, hint: str | None = None) -> T:
+def _valid(kind: type[T], text: str | bytes, source: str, *, hint: str | None = None) -> T:
     """Return `text` as `kind`; what is in it and not known is left out."""
+    # A sixth of the time in which a node looks at itself, which reads no bundle.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
     try:
-        return kind.validate_json(text, strict=True)
+        return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"

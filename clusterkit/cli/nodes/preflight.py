@@ -186,11 +186,11 @@ _BUDGET_S = 5.0
 def _of_one_machine(checks: Sequence[Check], purpose: str | None) -> Sequence[Check]:
     """Return those of `checks` that a machine can evaluate of itself at that time."""
     from clusterkit.preflight.checks.gpu_driver import gpu_count
-    from clusterkit.preflight.gate import checks_of_one_node
+    from clusterkit.preflight.on_node import checks_of_one_node
 
     if purpose is not None and purpose not in _PURPOSES:
         raise UserError(f"--for {purpose}: unknown", hint=choices_hint(purpose, _PURPOSES))
-    alone = {check.id for check in (*checks_of_one_node(), gpu_count)}
+    alone = {check.id for check in (*checks_of_one_node(checks), gpu_count)}
     alone -= _PURPOSES[purpose or "epilog"]
     left = tuple(check for check in checks if check.id in alone)
     if not left:
@@ -202,7 +202,7 @@ def _of_one_machine(checks: Sequence[Check], purpose: str | None) -> Sequence[Ch
 
 
 def _asked_itself(checks: Sequence[Check], budget: float | None, gpus: int | None) -> Bundle:
-    from clusterkit.preflight.gate import ask_here
+    from clusterkit.preflight.on_node import ask_here
     from clusterkit.transport.probe import PreflightJob
 
     if budget is not None and not budget > 0:

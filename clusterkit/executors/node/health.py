@@ -61,7 +61,7 @@ def _found(
     when: str = _BEFORE,
 ) -> str | None:
     # Loads a hundred small modules, and only here.
-    from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
+    from clusterkit.preflight.on_node import examine_here  # noqa: PLC0415
     from clusterkit.preflight.text import in_words, report_lines  # noqa: PLC0415
 
     try:

@@ -68,7 +68,7 @@ def _await(
 
 def _measure(run: RunFolder, me: Identity) -> dict[str, Any]:
     # Load a hundred small modules, and only here.
-    from clusterkit.preflight.gate import examine_network  # noqa: PLC0415
+    from clusterkit.preflight.on_node import examine_network  # noqa: PLC0415
     from clusterkit.preflight.text import in_words, report_lines  # noqa: PLC0415
     from clusterkit.transport.base import by_step  # noqa: PLC0415
 

@@ -24,7 +24,7 @@ from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
-from clusterkit.preflight import gate
+from clusterkit.preflight import gate, on_node
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.report import Report
@@ -164,9 +164,9 @@ def test_a_node_that_cannot_be_checked_says_so(
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(gate, "NODE_CHECKS_S", 0.5)
+    monkeypatch.setattr(on_node, "NODE_CHECKS_S", 0.5)
     with pytest.raises(RemoteError, match="n1: no answer within"):
-        gate.examine_here({"job": {"hosts": []}}, "n1")
+        on_node.examine_here({"job": {"hosts": []}}, "n1")
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def nodes_that_ask(monkeypatch: pytest.MonkeyPatch, report: Report) -> list[tupl
         asked.append((node, hardware))
         return report
 
-    monkeypatch.setattr(gate, "examine_here", examine_here)
+    monkeypatch.setattr(on_node, "examine_here", examine_here)
     return asked
 
 
@@ -481,8 +481,18 @@ def test_heat_and_settings_are_no_cause_of_a_failure(monkeypatch: pytest.MonkeyP
         asked.extend(check.id for check in checks)
         raise RemoteError("asked")
 
-    monkeypatch.setattr(gate, "ask_here", ask_here)
+    monkeypatch.setattr(on_node, "ask_here", ask_here)
     with pytest.raises(RemoteError):
-        gate.examine_here({"job": {"hosts": ["n1"], "kind": "slurm"}}, "n1", hardware=True)
+        on_node.examine_here({"job": {"hosts": ["n1"], "kind": "slurm"}}, "n1", hardware=True)
     assert {"GPU007", "GPU008", "GPU011", "IB006"} <= set(asked)
     assert {"GPU013", "GPU014", "GPU025", "IB007"}.isdisjoint(asked)
+
+
+def test_what_every_node_runs_loads_no_reader_of_configurations() -> None:
+    code = (
+        "import sys, clusterkit.preflight.on_node as on_node\n"
+        "on_node.all_checks()\n"
+        "print({'pydantic', 'yaml', 'clusterkit.preflight.targets'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.config.platforms import told_by_clouds
 from clusterkit.core.data import read_snippet
 from clusterkit.core.dmi import CLOUDS
 from clusterkit.core.files import parse_json
+from clusterkit.core.metadata import told_by_clouds
 from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.shell import quote
 from clusterkit.core.text import harmless
