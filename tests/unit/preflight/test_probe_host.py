@@ -106,6 +106,7 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (image_fabric.PROBE, "lacks /opt/topo.xml=\nopened=libnccl-net.so\nwhole=1\nend\n"),
     (placement.PROBE, "cloud=gcp\nblock=/b1/s1/h1\nspot=FALSE\nevents=NONE\nend\n"),
     (imex.PROBE, "channel=open\nstate=READY\nnodes=10.9.0.1\nend\n"),
+    (placement.BLOCK, "block=b1\nend\n"),
     (slurm_nodes.PROBE, RECORD),
 ]
 
