@@ -159,9 +159,10 @@ estimate-accuracy: $(VENV)/test.done ## Score the estimator: TRUTH=FILE, a table
 	@test -n "$(TRUTH)" || { echo 'which table? make estimate-accuracy TRUTH=FILE' >&2; exit 2; }
 	python -m bench.accuracy $(TRUTH)
 
-# SLURM=24.11: the release of another Debian, in a root folder of its own
+# SLURM=24.11: the release of another Debian, in a root folder of its own. 26.05 is that of the next one.
 SUITE_24.11 := trixie
-ON_SLURM = tests/lab/release.sh $(or $(SUITE_$(SLURM)),$(error SLURM=$(SLURM): only 24.11 can be had here))
+SUITE_26.05 := forky
+ON_SLURM = tests/lab/release.sh $(or $(SUITE_$(SLURM)),$(error SLURM=$(SLURM): only 24.11 and 26.05 can be had here))
 
 .PHONY: lab
 lab: $(VENV)/dev.done debian-test ## Start the practice cluster, Slurm and ssh (SLURM=24.11: that release, in a shell)
@@ -170,11 +171,11 @@ lab: $(VENV)/dev.done debian-test ## Start the practice cluster, Slurm and ssh (
 # What cannot be had is a failure in CI, and is told elsewhere.
 .PHONY: test-slurm slurm-root
 test-slurm slurm-root: SLURM := $(or $(SLURM),24.11)
-test-slurm: $(VENV)/dev.done debian-test ## Run each mechanism of Slurm jobs once on another Slurm (24.11)
+test-slurm: $(VENV)/dev.done debian-test ## Run each mechanism of Slurm jobs once on another Slurm (SLURM=24.11)
 	$(ON_SLURM) pytest -n 3 $(PYTEST) $(AGAIN) -m 'slurm and not train' tests/lab || [ $$? = 77 -a "$$CI" != true ]
 
 slurm-root: $(VENV)/dev.done debian-test
-	@$(ON_SLURM) true 2>/dev/null || : # test-slurm tries again, and tells
+	@nice -n 10 $(ON_SLURM) true 2>/dev/null || : # test-slurm tries again, and tells
 
 .PHONY: lab-down
 lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it

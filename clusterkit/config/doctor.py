@@ -27,7 +27,7 @@ from clusterkit.core.model import NO_PLATFORM, ClusterKind
 from clusterkit.core.version import __version__
 
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-TESTED_SLURM = ("22.05", "24.11")
+TESTED_SLURM = ("22.05", "24.11", "26.05")
 """The releases that the tests of the practice cluster run on (`make test`, `make test-slurm`)."""
 
 
@@ -203,7 +203,7 @@ def slurm(machine: Machine) -> Iterator[Item]:
         return
     found = re.search(r"\b\d\d\.\d\d\b", answer.output)
     tested = found is not None and found[0] in TESTED_SLURM
-    remark = "tested" if tested else f"clusterkit's tests run on {' and '.join(TESTED_SLURM)}"
+    remark = "tested" if tested else f"clusterkit's tests run on {', '.join(TESTED_SLURM)}"
     yield _item("slurm", f"{answer.output.strip()} ({remark})", needed=needed)
     ping = machine.run(("scontrol", "ping"))
     up = ping.ok and " UP" in ping.output

@@ -5,10 +5,11 @@
 set -eu
 folder=$2
 config=$folder/mariadb.cnf
-socket=/run/mysqld/mysqld.sock # where slurmdbd looks; /run is the host's own
+# Where slurmdbd looks, and in newer Debians below /run/mariadbd; /run is the host's own.
+socket=/run/mysqld/mysqld.sock
 
 start_database() {
-    mkdir -p "${socket%/*}"
+    mkdir -p "${socket%/*}" && ln -sfn mysqld /run/mariadbd
     if [ ! -e "$folder/data" ]; then
         rm -rf "$folder/data.new"
         mkdir "$folder/data.new"

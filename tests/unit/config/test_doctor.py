@@ -98,8 +98,8 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
     }  # fmt: skip
     items = _items(tmp_path, SLURM, answers)
     assert items["slurm"].summary == "slurm-wlm 22.05.8 (tested)"
-    newer = _items(tmp_path, SLURM, answers | {"sbatch": _ok("slurm 26.05.1\n")})["slurm"]
-    assert newer.summary == "slurm 26.05.1 (clusterkit's tests run on 22.05 and 24.11)"
+    newer = _items(tmp_path, SLURM, answers | {"sbatch": _ok("slurm 26.11.1\n")})["slurm"]
+    assert newer.summary == "slurm 26.11.1 (clusterkit's tests run on 22.05, 24.11, 26.05)"
     assert items["slurmctld"].condition is Condition.OK
     assert items["sacct"].condition is Condition.WARN
     assert items["sacct"].summary.startswith("Slurm accounting storage is disabled; ")
