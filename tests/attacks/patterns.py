@@ -68,13 +68,13 @@ def _of_file(path: Path, tree: ast.Module) -> Iterator[Found]:
     place = str(path.relative_to(ROOT))
     names = _names(path, tree)
     uses = _uses_of_names(tree)
-    seen: set[int] = set()
+    seen: set[re.Pattern[Any]] = set()
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             name = target.id if isinstance(target, ast.Name) else ""
             for pattern in _patterns_in(names.get(name)):
-                seen.add(id(pattern))
+                seen.add(pattern)
                 yield Found(
                     place=f"{place}: {name}",
                     pattern=pattern,
@@ -96,7 +96,7 @@ def _of_file(path: Path, tree: ast.Module) -> Iterator[Found]:
         if node.func.attr == "escape":
             continue
         written = _evaluated(node, names)
-        if written is None or id(written) not in seen:
+        if written not in seen:
             yield Found(
                 place=f"{place}:{node.lineno}",
                 pattern=re.compile(_ALIKE) if written is None else written,
