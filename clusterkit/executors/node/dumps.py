@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 
 def ask(pids: Iterable[int]) -> dict[Path, float]:
     """Ask those of these processes that listen; return which files come, and when they changed."""
-    return {dump: _changed(dump) for dump in map(Path, _asked(_places(pids)))}
+    return _asked(_places(pids))
 
 
 def await_new(dumps: Mapping[Path, float], timeout_s: float) -> None:
@@ -52,15 +52,17 @@ def _places(pids: Iterable[int]) -> set[tuple[str, str]]:
     return set(islice(found, _MOST))
 
 
-def _asked(places: Iterable[tuple[str, str]]) -> set[str]:
-    asked: set[str] = set()
+def _asked(places: Iterable[tuple[str, str]]) -> dict[Path, float]:
+    asked: dict[Path, float] = {}
     for pipes, dumps in places:
         folder, begin = Path(pipes).parent, pipes.rpartition("/")[2]
         for name in islice(reading.names_in(folder), _MOST):
             rank = name.removeprefix(begin).removesuffix(_SUFFIX)
             whole = name == f"{begin}{rank}{_SUFFIX}" and rank.isascii() and rank.isdigit()
+            dump = Path(f"{dumps}{rank}")
+            before = _changed(dump)
             if whole and _write(folder / name):
-                asked.add(f"{dumps}{rank}")
+                asked[dump] = before
     return asked
 
 

@@ -59,9 +59,12 @@ def told(text: str) -> Iterator[str]:
     lost: dict[str, tuple[list[str], dict[int, str]]] = {}
     behind: list[_Behind] = []
     kind, comm, many = "", "", None
+    largest = ""
+    """The first communicator of which ranks are missing: others number theirs anew."""
     for line in text.splitlines()[:_MOST_LINES]:
         if section := _SECTION.fullmatch(line.rstrip()):
             kind, comm, many = section["kind"], section["comm"] or "", None
+            largest = largest or (comm if kind == "INCOMPLETE" else "")
         elif counts := _COUNTS.match(line):
             behind.append(_Behind(comm=comm, op=counts["op"]))
             many = None
@@ -69,7 +72,7 @@ def told(text: str) -> Iterator[str]:
             nodes, ranks = lost.setdefault(kind, ([], {}))
             if process := _PROCESS.match(line):
                 nodes.append(process["node"])
-            elif rank := _RANK.match(line):
+            elif comm == largest and (rank := _RANK.match(line)):
                 ranks.setdefault(int(rank["rank"]), rank["node"] or "?")
         elif kind == "MISMATCH" and behind and behind[-1].comm == comm:
             many = _count(line, behind[-1], many)

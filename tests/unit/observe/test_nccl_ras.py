@@ -72,6 +72,10 @@ DEAD
   Rank 6 -- GPU 2 managed by process 4812 on node 10.0.0.3
   Rank 7 -- [process information not found]
 
+#1-0 (6e1f0c2b3a4d5e6f) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 1 -- GPU 1 managed by process 4811 on node 10.0.0.2
+
 Warnings
 ========
 
