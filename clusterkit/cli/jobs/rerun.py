@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.exceptions import TyperException
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import JobArgument, is_array, runs_named
 from clusterkit.cli.frame.main import command_of
+from clusterkit.cli.frame.usage import usage_error
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.records import text_of
@@ -46,8 +48,14 @@ def rerun(
     cluster, words = _typed(run, job)
     folder, command = _folder(run), command_of("submit")
     new, arguments = _split(flags or ())
+    _check(command, context, new, job)
     own, script = _parted(command, words, cluster)
-    argv = [*own, *new, "--", *script, *arguments]
+    if arguments and not script:
+        raise UserError(
+            f"the script of {job} and its arguments stand in its job file",
+            hint="change `args` there, or submit with the script on the command line",
+        )
+    argv = [*own, *new, *(["--", *script, *arguments] if script else ())]
     os.chdir(folder)
     console.note(f"in {folder}: clusterkit submit {shlex.join(argv)}")
     then = files.read_json(run.path / provenance.FILE)
@@ -99,12 +107,32 @@ def _split(more: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(more[:at]), list(more[at + 1 :])
 
 
+def _check(command: Any, context: typer.Context, new: list[str], job: str) -> None:
+    """Refuse what is no flag of submit, before it is taken for the script."""
+    submitting = command.make_context("submit", [], parent=context.parent, resilient_parsing=True)
+    submitting.resilient_parsing = False
+    behind = f"arguments of the script: clusterkit rerun {shlex.quote(job)} -- ARGS"
+    try:
+        _, count = _parsed(command, submitting, new)
+    except TyperException as error:
+        (problem,) = usage_error(error, ["submit", *new]).problems
+        more = f"\n  {behind}" if hasattr(error, "possibilities") else ""
+        raise UserError(problem.message, hint=f"{problem.hint}{more}") from error
+    if count:
+        raise UserError(f"{new[-count]} is no flag of submit", hint=behind)
+
+
+def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
+    """Return the flags of submit, and how many words at the end are script and arguments."""
+    given, left, _ = command.make_parser(context).parse_args(list(words))
+    taken = [given.get(p.name) for p in command.params if p.param_type_name == "argument"]
+    return given, sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
+
+
 def _parted(command: Any, words: list[str], cluster: str) -> tuple[list[str], list[str]]:
     """Return the flags of submit, which name the cluster, and from the script on what is not."""
     context = command.make_context("submit", list(words), resilient_parsing=True)
-    given, left, _ = command.make_parser(context).parse_args(list(words))
-    taken = [given.get(p.name) for p in command.params if p.param_type_name == "argument"]
-    count = sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
+    given, count = _parsed(command, context, words)
     own, script = words[: len(words) - count], words[len(words) - count :]
     named = () if given.get("cluster") else ("--cluster", cluster)
     return [*named, *(own[:-1] if own and own[-1] == "--" else own)], script

@@ -84,9 +84,13 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
     assert [job["name"] for job in jobs] == ["one", "one"]
     assert (Path(jobs[1]["run_dir"]) / FILE).stat().st_mode & 0o077 == 0
-    wrong = typed_in(tmp_path, "rerun", "latest", "--nods", "3", **home)
-    assert wrong.returncode == 2
-    assert "--nodes" in wrong.stderr
+    for words, message in (
+        (("--nods", "3"), "did you mean --nodes"),
+        (("--name", "n", "say.sh"), "say.sh is no flag of submit"),
+    ):
+        wrong = typed_in(tmp_path, "rerun", "latest", *words, **home)
+        assert wrong.returncode == 2
+        assert message in wrong.stderr
     code.rename(tmp_path / "elsewhere")
     gone = typed_in(tmp_path, "rerun", "latest", **home)
     assert gone.returncode == 2
@@ -109,3 +113,13 @@ def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> N
     assert f"clusterkit rerun {name}" in one.stderr
     assert typed_in(code, "rerun", name, **home).returncode == 0
     assert len(jobs()) == 4
+
+
+def test_arguments_of_a_job_file_are_not_taken_for_the_script(code: Path, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    (code / "job.yaml").write_text("script: say.sh\nargs: [a]\n")
+    flags = ("--cluster", "local", "--preflight", "off", "--wait", "--job", "job.yaml")
+    assert typed_in(code, "submit", *flags, **home).returncode == 0
+    more = typed_in(code, "rerun", "latest", "--", "b", **home)
+    assert more.returncode == 2
+    assert "stand in its job file" in more.stderr
