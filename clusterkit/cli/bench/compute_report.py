@@ -25,14 +25,14 @@ _ALIGN = "<>>>>>>><"
 def compute_lines(result: Result) -> Iterator[str]:
     """Yield the lines of an answer."""
     ranks = f"{len(result.workers)} rank" + "s" * (len(result.workers) != 1)
-    nodes = fold_set(one.node for one in result.workers if one.node)
-    yield from wrapped(f"{console.bold(ranks)}: {nodes}; torch {result.torch}")
+    nodes = {one.node for one in result.workers if one.node}
+    yield from wrapped(f"{console.bold(ranks)}: {fold_set(nodes)}; torch {result.torch}")
     for kind in kinds(result):
         yield ""
         yield from _table(kind)
         yield from wrapped(_median(kind), "  ", "  ")
     yield ""
-    yield from finding_lines(findings(result))
+    yield from finding_lines(findings(result), nodes)
     right, end = correct(result), "" if result.complete else ", and the end is missing"
     if right:
         yield console.coloured(f"all products are right{end}", "yellow" if end else "green")

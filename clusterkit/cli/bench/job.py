@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -104,14 +104,17 @@ def finish(
     raise typer.Exit(code or (EXIT_FINDINGS if is_bad else 0))
 
 
-def finding_lines(found: Sequence[OfRank] | Sequence[OfNode]) -> Iterator[str]:
-    """Yield what is wrong with ranks or nodes, and how to do without them."""
+def finding_lines(
+    found: Sequence[OfRank] | Sequence[OfNode], nodes: Collection[str]
+) -> Iterator[str]:
+    """Yield what is wrong with ranks or some of these nodes, and how to do without them."""
     for one in found:
         head, *more = wrapped(f"{one.kind}: {one.where}: {one.summary}", rest="  ")
         yield console.coloured(one.kind, "red") + head.removeprefix(one.kind)
         yield from more
-    if bad := fold_set(one.node for one in found if one.node):
-        yield f"without them: --exclude {bad}"
+    bad = {one.node for one in found if one.node}
+    if bad and not bad.issuperset(nodes):
+        yield f"without them: --exclude {fold_set(bad)}"
 
 
 def tell(job: Job) -> None:

@@ -25,16 +25,19 @@ def storage_lines(result: Result, mtbf_s: float | None) -> Iterator[str]:
     ranks = f"{len(result.workers)} rank" + "s" * (len(result.workers) != 1)
     places = dict.fromkeys(f"{one.path} ({one.file_system})" for one in known if one.file_system)
     size = max((one.size for one in result.workers if one.size), default=0)
-    text = f"{console.bold(ranks)}: {fold_set(one.name for one in known)}; {', '.join(places)}"
-    yield from wrapped(f"{text}; {size_in_words(size)} a node")
+    names = {one.name for one in known}
+    of_each = f"{size_in_words(size)} a node" if size else ""
+    parts = (fold_set(names), ", ".join(places), of_each)
+    yield from wrapped(f"{console.bold(ranks)}: {'; '.join(filter(None, parts))}")
     yield ""
-    yield from _table(known)
-    for source in dict.fromkeys(one.read_from for one in known):
-        if source in _SOURCES:
-            yield from wrapped(_SOURCES[source], "  ", "  ")
-    yield ""
+    if size:
+        yield from _table(known)
+        for source in dict.fromkeys(one.read_from for one in known):
+            if source in _SOURCES:
+                yield from wrapped(_SOURCES[source], "  ", "  ")
+        yield ""
     yield from _interval(result, mtbf_s, size, len(known))
-    yield from finding_lines(findings(result))
+    yield from finding_lines(findings(result), names)
     if not result.complete:
         yield console.coloured("the end is missing", "yellow")
 
@@ -61,11 +64,11 @@ def _interval(result: Result, mtbf_s: float | None, size: int, count: int) -> It
     found = checkpoints(result, mtbf_s)
     if found is None:
         return
-    guess = "" if mtbf_s else f", as {count} node" + "s" * (count != 1) + " give (--mtbf)"
+    guess = "" if mtbf_s else f", guessed from {count} node" + "s" * (count != 1) + " (--mtbf)"
     every, young = in_words(found.daly_s), in_words(found.young_s)
     text = (
         f"checkpoint every {every} (Daly; Young {young}): one of {size_in_words(size)} a node "
         f"takes {figure(found.write_s)} s, and a failure is expected every "
-        f"{in_words(found.mtbf_s)}{guess}; {found.lost:.2%} of all time are lost so"
+        f"{in_words(found.mtbf_s)}{guess}; that costs {found.lost:.2%} of all time"
     )
     yield from wrapped(text, rest="  ")

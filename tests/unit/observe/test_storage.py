@@ -190,3 +190,10 @@ def test_the_job_is_shown_before_it_is_submitted(run: Run) -> None:
     code, out, err = run("--dry-run")
     assert code == 0, err
     assert "clusterkit_storage.py" in out
+
+
+def test_where_no_node_can_write_there_is_no_table_and_none_to_leave_out(run: Run) -> None:
+    failed = {"node": "n1", "slot": 0, "path": "/gone", "error": "cannot write to it: No such file"}
+    code, out, _ = run("--from", "-", stdin=json.dumps(document(failed)))
+    assert code == 1
+    assert out == "1 rank: n1\n\nfailed: n1, rank 0: /gone: cannot write to it: No such file\n"
