@@ -32,7 +32,10 @@ def ask(pids: Iterable[int], timeout_s: float) -> str:
     if found is None or not 0 < (port := int(found[2])) < 1 << 16 or not _ours(port):
         return ""
     said, deadline = b"", time.monotonic() + timeout_s
-    with suppress(OSError), socket.create_connection((found[1], port), _CONNECT_S) as server:
+    with (
+        suppress(OSError, UnicodeError),  # the latter: a host that no name can be
+        socket.create_connection((found[1], port), _CONNECT_S) as server,
+    ):
         server.sendall(b"timeout %d\nverbose status\n" % max(1, timeout_s // 3))
         while len(said) < _LARGEST and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)

@@ -155,9 +155,9 @@ class Ras:
         self._server.close()
 
 
-def ask(port: object, timeout_s: float = 60) -> str:
+def ask(port: object, timeout_s: float = 60, *, host: str = "127.0.0.1") -> str:
     """Ask for a job of which one process was told of this address."""
-    environment = {**os.environ, "NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+    environment = {**os.environ, "NCCL_RAS_ADDR": f"{host}:{port}"}
     with subprocess.Popen(["sleep", "600"], env=environment) as process:
         try:
             return client.ask([1 << 30, process.pid], timeout_s)
@@ -193,6 +193,12 @@ def test_one_that_never_ends_is_waited_for_for_a_while(ras: Ras) -> None:
 @pytest.mark.parametrize("port", [0, 70000, "x", "1;rm", ""])
 def test_what_is_no_address_is_not_asked(port: object) -> None:
     assert ask(port) == ""
+
+
+@pytest.mark.parametrize("ras", [{"answer": BEHIND.encode()}], indirect=True)
+@pytest.mark.parametrize("host", ["a..b", "\udcff"])
+def test_a_host_that_no_name_can_be_is_not_asked(ras: Ras, host: str) -> None:
+    assert ask(ras.port, host=host) == ""
 
 
 @pytest.mark.parametrize("ras", [{"answer": BEHIND.encode()}], indirect=True)
