@@ -1,5 +1,6 @@
 # shellcheck shell=sh disable=SC2194
 # Nothing is pulled or unpacked. Docker would make a folder that is to be mounted and is not there.
+# By --init, the SIGTERM of the time limit ends what is in the container, of which sh was else the first process.
 image=@IMAGE@ flag=@FLAG@
 away() { echo 'the image is not on the node'; exit 77; }
 set -- @MOUNTS@
@@ -12,7 +13,7 @@ gpu=''; [ -e /dev/nvidiactl ] && gpu=1
 case @TOOL@ in
 docker)
 docker image inspect "$image" >/dev/null 2>&1 || away
-set -- docker run --rm --network=none ${gpu:+--gpus=all} "$@" --entrypoint=sh "$image" ;;
+set -- docker run --rm --init --network=none ${gpu:+--gpus=all} "$@" --entrypoint=sh "$image" ;;
 apptainer)
 [ -e "$image" ] || away
 tool=$(command -v apptainer || command -v singularity) || exit 127

@@ -261,6 +261,7 @@ def test_a_plugin_is_opened_in_the_image(
     assert found.plugin.opened is None
     assert found.plugin.failures[0].startswith("libnccl-net.so: cannot open")
     assert f"{tmp_path}/topo:/opt/topo:ro" in log
+    assert ("--rm --init " in log) == (runtime == "docker"), "SIGTERM ends what is in it"
     assert "/x" not in log.replace(f"{tmp_path}", "")
     library = ctypes.util.find_library("z") or ctypes.util.find_library("m")
     (folder := tmp_path / "lib dir").mkdir()
