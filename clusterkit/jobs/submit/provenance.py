@@ -25,11 +25,16 @@ _TIMEOUT_S = 5.0
 _DIST_INFO = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)\.(?:dist|egg)-info")
 _SHOWN = 5
 # A folder's own settings may have git start programs: what shows a diff, what watches files.
-_GIT = ("git", "-c", "core.fsmonitor=false")
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.relative=false")
+# Nor may they, or the user's, say how a diff looks: `git apply` is to take it.
+_DIFF = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3", "--submodule=short"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "HEAD", "--"),
+)
 
 
 def provenance_of(folder: Path) -> dict[str, Any]:
-    """Return from what a job in `folder` is started; `commit` and `diff` where git knows it."""
+    """Return from what a job in `folder` is started; `commit` and `diff` where git tells them."""
     document: dict[str, Any] = {
         "folder": str(folder),
         "clusterkit": __version__,
@@ -40,18 +45,23 @@ def provenance_of(folder: Path) -> dict[str, Any]:
     if commit is None:
         return document
     # After the commit, what of the working tree differs from it; binary files by name alone.
-    diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "HEAD", "--") or ""
+    document["commit"] = commit.strip()
+    if (diff := _git(folder, *_DIFF)) is None:
+        return document
     cut = {"diff_cut": True} if len(diff) > _MOST_DIFF else {}
-    return {**document, "commit": commit.strip(), "diff": diff[:_MOST_DIFF], **cut}
+    return {**document, "diff": diff[:_MOST_DIFF], **cut}
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return in lines what has changed from one provenance to another."""
     lines = []
     before, after = text_of(then, "commit"), text_of(now, "commit")
+    diffs = [text_of(one, "diff") for one in (then, now)]
     if before != after:
         lines.append(f"code: {_short(before)} then, {_short(after)} now")
-    elif text_of(then, "diff") != text_of(now, "diff"):
+    elif before and None in diffs:
+        lines.append(f"code: {_short(before)}; git does not tell what is not committed")
+    elif diffs[0] != diffs[1]:
         lines.append(f"code: {_short(before)} with other changes that are not committed")
     if text_of(then, "python") != text_of(now, "python"):
         lines.append(f"python: {text_of(then, 'python')} then, {text_of(now, 'python')} now")

@@ -54,6 +54,30 @@ def test_settings_of_a_repository_start_no_program(code: Path) -> None:
     assert not (code / "started").exists()
 
 
+def test_whatever_git_is_set_to_the_diff_can_be_applied(code: Path) -> None:
+    (code / "below").mkdir()
+    for key, value in {
+        "color.diff": "always", "diff.context": "0", "diff.noprefix": "true", "diff.relative": "true",
+    }.items():  # fmt: skip
+        git(code, "config", key, value)
+    (code / "say.sh").write_text("echo 1\n")
+    diff = provenance_of(code / "below")["diff"]
+    git(code, "checkout", "-q", ".")
+    subprocess.run([*GIT, "apply"], cwd=code, input=diff, text=True, check=True)
+    assert (code / "say.sh").read_text() == "echo 1\n"
+
+
+def test_what_git_does_not_tell_is_not_taken_for_nothing(code: Path) -> None:
+    first = provenance_of(code)
+    head = (code / ".git" / "index").read_bytes()
+    (code / ".git" / "index").write_bytes(head[:8])
+    second = provenance_of(code)
+    assert second["commit"] == first["commit"]
+    assert "diff" not in second
+    (said,) = changes(first, second)
+    assert said.endswith("git does not tell what is not committed")
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [
