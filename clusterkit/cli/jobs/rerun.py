@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import JobArgument, is_array, runs_named
 from clusterkit.cli.frame.main import command_of
 from clusterkit.cli.frame.usage import usage_error
+from clusterkit.config.sources import expand_home
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.records import text_of
@@ -25,6 +27,7 @@ from clusterkit.jobs.submit import provenance
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """What follows JOB is for `submit`."""
+_CONFIG_FLAG = "--config-file"
 
 
 def rerun(
@@ -45,8 +48,9 @@ def rerun(
     """
     run = runs_named(job)[0]
     run.require_own("submit its job again")
-    cluster, words = _typed(run, job)
+    cluster, before, words = _typed(run, job)
     folder, command = _folder(run), command_of("submit")
+    config = _config_file(context, before, folder)
     new, arguments = _split(flags or ())
     _check(command, context, new, job)
     own, script = _parted(command, words, cluster)
@@ -57,24 +61,28 @@ def rerun(
         )
     argv = [*own, *new, *(["--", *script, *arguments] if script else ())]
     os.chdir(folder)
-    console.note(f"in {folder}: clusterkit submit {shlex.join(argv)}")
+    console.note(f"in {folder}: {shlex.join(['clusterkit', *config, 'submit', *argv])}")
     then = files.read_json(run.path / provenance.FILE)
     if then is not None:
         console.note(*provenance.changes(then, provenance.provenance_of(folder)))
-    sys.argv = [sys.argv[0], "submit", *argv]  # what the new job remembers
+    sys.argv = [sys.argv[0], *config, "submit", *argv]  # what the new job remembers
     with command.make_context("submit", argv, parent=context.parent) as submitting:
         command.invoke(submitting)
 
 
-def _typed(run: RunFolder, job: str) -> tuple[str, list[str]]:
-    """Return the cluster that a job went to, and what was typed behind `submit`.
+def _typed(run: RunFolder, job: str) -> tuple[str, list[str], list[str]]:
+    """Return the cluster that a job went to, and what was typed before and behind `submit`.
 
     Raises:
         UserError: the job was not submitted by that verb.
     """
     submission = runfolder.read_submission(run)
-    line = submission.command_line if submission is not None else ()
-    if submission is None or "submit" not in line[1:]:
+    before: list[str] = []
+    words = list(submission.command_line[1:]) if submission is not None else []
+    while words and words[0].startswith("-"):
+        count = 2 if words[0] == _CONFIG_FLAG else 1
+        before, words = before + words[:count], words[count:]
+    if submission is None or words[:1] != ["submit"]:
         raise UserError(
             f"{job} was not started by `clusterkit submit`",
             hint="start it again as it was: by `clusterkit bench`, or by its own program",
@@ -84,10 +92,31 @@ def _typed(run: RunFolder, job: str) -> tuple[str, list[str]]:
             f"{job} is one of an array, which is submitted as a whole",
             hint=f"clusterkit rerun {submission.array}",
         )
-    before, after = line[1 : line.index("submit", 1)], line[line.index("submit", 1) + 1 :]
-    if "--config-file" in before[:-1]:
-        os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", before[before.index("--config-file") + 1])
-    return submission.cluster, list(after)
+    return submission.cluster, before, words[1:]
+
+
+def _config_file(context: typer.Context, before: list[str], folder: Path) -> tuple[str, ...]:
+    """Have the file read that a flag names, now or else then; return that flag.
+
+    Its path is the same wherever the new job is started again.
+    """
+    root = context.find_root()
+    given, source = root.params.get("config_file"), root.get_parameter_source("config_file")
+    typed = source is not None and source.name == "COMMANDLINE"
+    then = [
+        flag.partition("=")[2] or value
+        for flag, value in pairwise([*before, ""])
+        if flag.partition("=")[0] == _CONFIG_FLAG
+    ]
+    if typed or not then:
+        place, file = Path.cwd(), given and str(given)
+    else:
+        place, file = folder, then[-1]
+    if not file:
+        return ()
+    path = str(place / expand_home(file))
+    os.environ["CLUSTERKIT_CONFIG_FILE"] = path
+    return (_CONFIG_FLAG, path) if typed or then else ()
 
 
 def _folder(run: RunFolder) -> Path:

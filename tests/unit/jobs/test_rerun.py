@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,8 @@ def test_settings_of_a_repository_start_no_program(code: Path) -> None:
 
 def test_whatever_git_is_set_to_the_diff_can_be_applied(code: Path) -> None:
     (code / "below").mkdir()
-    for key, value in {
-        "color.diff": "always", "diff.context": "0", "diff.noprefix": "true", "diff.relative": "true",
-    }.items():  # fmt: skip
-        git(code, "config", key, value)
+    for setting in ("color.diff always", "diff.context 0", "diff.noprefix 1", "diff.relative 1"):
+        git(code, "config", *setting.split())
     (code / "say.sh").write_text("echo 1\n")
     diff = provenance_of(code / "below")["diff"]
     git(code, "checkout", "-q", ".")
@@ -119,6 +118,27 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     gone = typed_in(tmp_path, "rerun", "latest", **home)
     assert gone.returncode == 2
     assert "is gone" in gone.stderr
+
+
+def test_the_configuration_that_a_flag_named_stays(code: Path, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    (code / "own.yaml").write_text("clusters: {mine: {kind: local}}\n")
+    flags = ("--cluster", "mine", "--preflight", "off", "--wait", "--name", "submit", "say.sh")
+    first = typed_in(code, "--config-file=own.yaml", "submit", *flags, **home)
+    assert first.returncode == 0, first.stderr
+    for more in ((), ("--dry-run",)):
+        again = typed_in(tmp_path, "rerun", "latest", *more, **home)
+        assert again.returncode == 0, again.stderr
+        assert shlex.join(["--config-file", f"{code}/own.yaml", "submit"]) in again.stderr
+    (tmp_path / "new.yaml").write_text("clusters: {other: {kind: local}}\n")
+    other = ("--config-file", "new.yaml", "rerun", "latest", "--cluster", "other", "--dry-run")
+    assert typed_in(tmp_path, *other, **home).returncode == 0
+    for kept in tmp_path.glob(".clusterkit/runs/*/submission.json"):
+        line = ["clusterkit", "bench", "collectives", "--name", "submit"]
+        kept.write_text(json.dumps({**json.loads(kept.read_text()), "command_line": line}))
+    said = typed_in(code, "rerun", "latest", **home)
+    assert said.returncode == 2
+    assert "was not started by `clusterkit submit`" in said.stderr
 
 
 def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> None:
