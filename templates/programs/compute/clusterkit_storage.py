@@ -75,9 +75,10 @@ def decide(asked, known):
             continue
         room = one["free"] - RESERVE * one["total"]
         if room < nodes * (asked or LEAST / SHARE):
-            free, total = (f"{one[key] / 1e9:.1f} GB" for key in ("free", "total"))
-            needs = f", and {nodes} nodes write {asked / 1e9:.2f} GB each" if asked else ""
-            errors[rank] = f"it is too full: {free} of {total} are free{needs}"
+            free, total = (f"{one[key] / 1e9:.3g} GB" for key in ("free", "total"))
+            needs = f", and {nodes * asked / 1e9:.3g} GB are to be written" if asked else ""
+            kept = f", {RESERVE:.0%} stay free"
+            errors[rank] = f"it is too full: {free} of {total} are free{needs}{kept}"
         else:
             rooms.append(room)
     size = asked or int(min([USUAL, *(SHARE * room / nodes for room in rooms)]))
