@@ -244,7 +244,7 @@ def _describe(job: Job) -> None:
     submission = job.submission
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
     if submission.slots:
-        nodes += f", {submission.slots} slots"
+        nodes += f", {submission.slots} slot{'s' if submission.slots != 1 else ''}"
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
