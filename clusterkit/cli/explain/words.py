@@ -1,4 +1,4 @@
-"""What can be explained without being listed: a verb, a GPU, a strategy, an exit code, an error."""
+"""What no list has, and is explained: verbs, flags, GPUs, strategies, exit codes, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was no
 
 def topic_of(word: str) -> Topic | None:
     """Return what is known of a word that is no topic; None for nothing."""
-    ways: tuple[Callable[[str], Topic | None], ...] = (_verb, _exit_code, _gpu, _strategy, _error)
+    ways: tuple[Callable[[str], Topic | None], ...]
+    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _error)
     for way in ways:
         with suppress(UserError):
             if (topic := way(word.strip())) is not None:
@@ -38,6 +39,16 @@ def _verb(word: str) -> Topic | None:
     about = [" ".join(part.split()) for part in (command_of(name).help or "").split("\n\n")]
     more = f"Its flags: `clusterkit {name} --help`."
     return Topic(name=name, summary=about[0], text=paragraphs(*about, more))
+
+
+def _flag(word: str) -> Topic | None:
+    name = "--" + word.lower().lstrip("-").replace("_", "-")
+    for option in command_of("submit").params:
+        if name in option.opts:
+            about = " ".join(str(getattr(option, "help", "")).split())
+            text = paragraphs(about, "A flag of `clusterkit submit`.")
+            return Topic(name=name, summary=about, text=text)
+    return None
 
 
 def _exit_code(word: str) -> Topic | None:
