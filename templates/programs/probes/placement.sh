@@ -6,6 +6,8 @@ ask() {
 curl -q -sfL --max-redirs 0 --noproxy '*' -m 1 -H "X-aws-ec2-metadata-token: $token" "$@" 2>/dev/null |
 head -c 3000 | tr -d '\r\n'
 }
+# What is said may be JSON, of whose escapes some echo makes lines.
+tell() { printf '%s\n' "$1"; }
 cloud=''
 @SIGNS@
 [ -n "$cloud" ] || { echo 'no cloud is known of'; exit 77; }

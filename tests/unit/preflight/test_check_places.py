@@ -412,7 +412,8 @@ case $* in
 *"Metadata-Flavor: Google"*preempted) echo FALSE ;;
 *"Metadata-Flavor: Google"*maintenance-event) echo NONE ;;
 *"Metadata: true"*compute/name*) echo vm1 ;;
-*"Metadata: true"*scheduledevents*) echo '{"DocumentIncarnation": 1, "Events": []}' ;;
+*"Metadata: true"*scheduledevents*)
+printf %s '{"Events": [{"EventType": "Freeze", "Description": "one\\nend"}]}' ;;
 *"Metadata-Flavor: Google"*physical_host) printf '/b1/s1/h1\\r\\n' ;;
 *"Metadata: true"*placementGroupId*) echo 0f1e ;;
 *"Bearer Oracle"*rdmaTopologyData) printf '{\\n"customerNetworkBlock": "ocid1.x.77"\\n}\\n' ;;

@@ -51,7 +51,7 @@ def _command(job: PreflightJob) -> str | None:
     questions = dict.fromkeys(CLOUDS, "")
     for row in told_by_clouds():
         header = "" if row["header"] == "-" else f"-H {quote(row['header'])} "
-        ask = f'echo "{row["tells"]}=$(ask {header}"$server"{quote(row["path"])})"'
+        ask = f'tell "{row["tells"]}=$(ask {header}"$server"{quote(row["path"])})"'
         questions[row["cloud"]] += f"\n{ask}"
     return read_snippet(
         "placement",
