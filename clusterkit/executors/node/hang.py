@@ -108,6 +108,7 @@ class HangWatch:
         noticed, self._noticed, self._act_at = self._noticed, None, None
         if noticed is not None:
             hangs.note_over(self.run, self.me.attempt, noticed)
+            files.remove(hangs.ras_file(self.run, self.me.attempt))  # it may not answer next time
 
     def _may_tell(self) -> bool:
         """Tell whether it is for this node to judge.

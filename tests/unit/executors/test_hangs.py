@@ -14,6 +14,7 @@ import pytest
 from clusterkit.core import files, processes, timing
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, JobState, OnHang
+from clusterkit.executors.node import nccl_ras
 from clusterkit.executors.node.hang import HangWatch
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import hangs, node_results, runfolder
@@ -230,6 +231,22 @@ def test_a_full_disk_keeps_no_watch_from_looking(
     with pytest.raises(UserError):
         watch.look()  # and so again, until there is room
     monkeypatch.undo()
+
+
+def test_what_nccl_said_of_one_hang_is_not_told_of_the_next(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Identity(rank=0, name="n1", job_id="1", attempt=0, of=1, among=("n1",))
+    watch = HangWatch(run, me, os.getpid(), since=0)
+    answers = ["rank 3 is behind", ""]
+    monkeypatch.setattr(nccl_ras, "ask", lambda *_: answers.pop(0))
+    monkeypatch.setattr(watch, "_patience", Always())
+    watch.look()
+    assert hangs.read_kept(hangs.ras_file(run, 0)) == "rank 3 is behind"
+    run.log(0).write_text("step 1\nstep 2\n")
+    watch.look()
+    assert answers == []
+    assert not hangs.ras_file(run, 0).exists()
 
 
 class Always:
