@@ -28,6 +28,7 @@ _SHOWN = 5
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.relative=false")
 # Nor may they, or the user's, say how a diff looks: `git apply` is to take it.
 _DIFF = (
+    *("-c", f"core.bigFileThreshold={_MOST_DIFF}"),  # what is larger is told by name, as binary
     *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3", "--submodule=short"),
     *("--src-prefix=a/", "--dst-prefix=b/", "HEAD", "--"),
 )

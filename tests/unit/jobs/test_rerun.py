@@ -66,6 +66,13 @@ def test_whatever_git_is_set_to_the_diff_can_be_applied(code: Path) -> None:
     assert (code / "say.sh").read_text() == "echo 1\n"
 
 
+def test_a_large_file_is_told_by_name(code: Path) -> None:
+    (code / "say.sh").write_text("x\n" * (1 << 20))
+    diff = provenance_of(code)["diff"]
+    assert "say.sh" in diff
+    assert len(diff) < 1000
+
+
 def test_what_git_does_not_tell_is_not_taken_for_nothing(code: Path) -> None:
     first = provenance_of(code)
     head = (code / ".git" / "index").read_bytes()
