@@ -28,8 +28,9 @@ def storage(
 ) -> None:
     """Write checkpoints on each node of a job, read them again, and create small files.
 
-    By one process of each node, then by all; node against node. From the time of
-    the slowest follows how often to write a checkpoint. No file is left behind.
+    First one process of each node writes, then all do; nodes are compared with
+    each other. From the time of the slowest follows how often to write a
+    checkpoint. No file is left behind.
 
     Exit code 1 if a node is slow, cannot write or does not answer, or the job
     failed.

@@ -36,7 +36,7 @@ def rerun(
     flags: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Flags of submit that are to be other, and behind `--` more for the script.",
+            help="Flags of submit to change; behind `--`, more arguments for the script.",
             metavar="[FLAGS] [-- ARGS]",
             show_default=False,
         ),
