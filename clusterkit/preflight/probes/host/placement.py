@@ -72,23 +72,27 @@ def parse(text: str) -> Placement:
         r["tells"] for r in told_by_clouds() if r["cloud"] == cloud
     }:
         raise Unparsed(f"cloud {cloud[:40]!r}")
-    read, events = _NOTICES.get(cloud), pairs.get("events", "")
-    notices = tuple(read(pairs)) if read and events else None
+    read = _NOTICES.get(cloud)
+    notices = tuple(read(pairs)) if read else ()
     places = {kind: _word(cloud, at) for kind, at in pairs.items() if kind not in _NO_PLACES and at}
-    return Placement(cloud=cloud, places={k: at for k, at in places.items() if at}, notices=notices)
+    return Placement(
+        cloud=cloud,
+        places={k: at for k, at in places.items() if at},
+        notices=notices if notices or pairs.get("events") else None,
+    )
 
 
 def _of_aws(pairs: Mapping[str, str]) -> Iterator[Notice]:
     if action := pairs["spot"]:
         yield Notice(text=f"AWS takes back the Spot instance at {_say(action, 'time')}", soon=True)
-    for event in _events('{"Events": ' + pairs["events"] + "}"):
+    for event in _events('{"Events": ' + (pairs["events"] or "[]") + "}"):
         if event.get("State") == "active":
             what = f"AWS plans {_text(event, 'Code')} from {_text(event, 'NotBefore')}"
             yield Notice(text=what, soon=False)
 
 
 def _of_azure(pairs: Mapping[str, str]) -> Iterator[Notice]:
-    for event in _events(pairs["events"]):
+    for event in _events(pairs["events"] or '{"Events": []}'):
         kind = _text(event, "EventType")
         if kind != "Freeze" and pairs["name"] in texts_of(event, "Resources"):  # of some seconds
             what = f"Azure announces {kind} from {_text(event, 'NotBefore')}"
@@ -98,7 +102,7 @@ def _of_azure(pairs: Mapping[str, str]) -> Iterator[Notice]:
 def _of_gcp(pairs: Mapping[str, str]) -> Iterator[Notice]:
     if pairs["spot"] == "TRUE":
         yield Notice(text="GCP takes back the Spot VM", soon=True)
-    if (event := pairs["events"]) != "NONE":
+    if (event := pairs["events"]) not in {"", "NONE"}:
         if not _WORD.fullmatch(event):
             raise Unparsed(f"no event: {event[:40]!r}")
         yield Notice(text=f"GCP announces {event[:80]}", soon=event.startswith("TERMINATE"))
