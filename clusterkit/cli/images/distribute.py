@@ -40,8 +40,9 @@ def distribute(
 ) -> None:
     """Bring an image of this machine's Docker to that of every node, by SSH.
 
-    Nodes that have this very build are left alone; the others are sent the layers that they lack.
-    To run it again is safe. Exit code 1 where a node does not have it in the end.
+    Nodes that have this very build are left alone; the others are sent the
+    layers that they lack. To run it again is safe. Exit code 1 where a node
+    does not have it in the end.
     """
     from clusterkit.config.load import load_settings
     from clusterkit.images.archive import find_image

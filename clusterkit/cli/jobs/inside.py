@@ -34,8 +34,9 @@ def exec_(
 ) -> None:
     """Run a command inside a running job: with its variables, in its folder and its container.
 
-    It gets this verb's input, gives it its exit code, and ends with the job. With --all it runs on
-    all nodes: exit code 0 if it was 0 on all of them, else 1.
+    It gets this verb's input, gives it its exit code, and ends with the
+    job. With --all it runs on all nodes: exit code 0 if it was 0 on all of
+    them, else 1.
     """
     from clusterkit.jobs.inside import run_inside, run_on_all
 

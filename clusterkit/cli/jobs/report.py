@@ -27,8 +27,9 @@ def report(
 ) -> None:
     """Tell what jobs have cost: GPU-hours, and time that trained against time that was lost.
 
-    A GPU is a slot, also where that is a CPU process. Lost is the time in which a job
-    waited for its first start and for the next ones, and computed steps again.
+    A GPU is a slot, also where that is a CPU process. Lost is the time in
+    which a job waited for its first start and for the next ones, and
+    computed steps again.
     """
     if prometheus is not None:
         metrics.require_metrics(prometheus)
@@ -68,13 +69,14 @@ def usage_lines(usage: Usage) -> list[str]:
     lines = [
         f"  usage      {usage.gpu_hours:.2f} GPU-hours{busy}{price}",
         f"  training   {in_words(usage.training_s)}{_percent(usage.goodput)}",
-        f"  lost       {lost}, {again} steps again {in_words(usage.recomputed_s)}",
+        f"  lost       {lost}, {again} steps repeated {in_words(usage.recomputed_s)}",
     ]
     several = len(usage.attempts) > 1
     for one in usage.attempts if several else ():
         steps = "" if one.first_step is None else f", steps {one.first_step}-{one.last_step}"
-        waited = f"{in_words(one.elapsed_s)} after {in_words(one.before_s)}"
-        lines.append(f"    attempt {one.attempt + 1}: {one.slots} GPUs, {waited}{steps}")
+        gpus = f"{one.slots} GPU" + "s" * (one.slots != 1)
+        times = f"ran {in_words(one.elapsed_s)} after {in_words(one.before_s)} waiting"
+        lines.append(f"    attempt {one.attempt + 1}: {gpus}, {times}{steps}")
     return lines
 
 

@@ -76,8 +76,9 @@ def run(
 ) -> None:
     """Run a command on all nodes at once, and print once what they print alike.
 
-    On Slurm through your own jobs, or with `--via srun` in an allocation of its own. The command
-    gets no input and no shell: for one, `-- sh -c '...'`.
+    On Slurm through your own jobs, or with `--via srun` in an allocation of
+    its own. The command gets no input and no shell: where it needs one,
+    `-- sh -c '...'`.
 
     Exit code 0 if it was 0 on all nodes, else 1.
     """

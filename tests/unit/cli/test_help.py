@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,6 @@ def test_every_help_is_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert "Usage: " in done.stdout
     assert "--help" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+    about = map(str.strip, done.stdout.partition("╭")[0].splitlines())
+    lone = [one for one, after in pairwise(about) if one and after and len(one) < 40]
+    assert not lone, "a line of the source is longer than the terminal"

@@ -165,8 +165,8 @@ def test_report_and_usage_tell_it(
     assert [one["name"] for one in told["clusters"]] == ["a100"]
     shown = typed_in(tmp_path, "status", "4711", "--usage", **home).stdout
     assert "  usage      12.00 GPU-hours, 30.00 at 2.5 an hour\n" in shown
-    assert "  lost       queue 1:00 min, restarts 1:40 min, 20 steps again 3:20 min\n" in shown
-    assert "    attempt 2: 24 GPUs, 13:20 min after 1:40 min, steps 81-160\n" in shown
+    assert "  lost       queue 1:00 min, restarts 1:40 min, 20 steps repeated 3:20 min\n" in shown
+    assert "    attempt 2: 24 GPUs, ran 13:20 min after 1:40 min waiting, steps 81-160\n" in shown
     usage = json.loads(typed_in(tmp_path, "status", "4711", "--usage", "--json", **home).stdout)
     assert usage["usage"]["attempts"][1]["recomputed"] == 20
     wrong = typed_in(tmp_path, "report", "--since", "yesterday", **home)
