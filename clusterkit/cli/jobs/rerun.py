@@ -46,6 +46,8 @@ def rerun(
 
     Of a flag that may be given once, the new one counts. The exit code is that of submit.
     """
+    if job.startswith("-"):
+        raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
     run = runs_named(job)[0]
     run.require_own("submit its job again")
     cluster, before, words = _typed(run, job)

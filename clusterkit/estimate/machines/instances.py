@@ -55,6 +55,6 @@ def instance_named(text: str) -> Instance:
         (one for key, one in known.items() if key.partition(":")[2] == name), None
     )
     if found is None:
-        hint = f"{choices_hint(name, known)}; others with --gpu and --price"
+        hint = f"{choices_hint(name, known)}\n  others: --gpu and --price"
         raise UserError(f"no price of {text.strip()!r} is known", hint=hint)
     return found

@@ -121,6 +121,9 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
         wrong = typed_in(tmp_path, "rerun", "latest", *words, **home)
         assert wrong.returncode == 2
         assert message in wrong.stderr
+    before = typed_in(tmp_path, "rerun", "--nodes", "2", "latest", **home)
+    assert before.returncode == 2
+    assert "--nodes stands before JOB" in before.stderr
     code.rename(tmp_path / "elsewhere")
     gone = typed_in(tmp_path, "rerun", "latest", **home)
     assert gone.returncode == 2
