@@ -31,6 +31,7 @@ def job(hosts: tuple[str, ...]) -> PreflightJob:
         port=29500,
         container_runtime="apptainer",
         image="/home/ada/images/torch.sif",
+        asks_cloud=False,
     )
 
 

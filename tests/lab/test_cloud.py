@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.helpers import lab_scripts
 from tests.helpers.desk import Desk
 from tests.helpers.lab_faults import full_shared_memory, shaped, wait_for_state
 from tests.lab import Lab
@@ -113,9 +114,12 @@ def test_nothing_but_a_job_wakes_a_node(desk: Desk, resumed: Callable[[], list[s
 
 def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[str]]) -> None:
     """Where one of them is unhealthy when it has started, another one takes its place."""
+    adds = desk.write("adds.py", lab_scripts.ADDS)
+    torchrun = ("--framework", "torchrun", *JOB[2:])
     with full_shared_memory(desk.lab, "n3"):
-        done = desk.submit("--wait", "--requeue", "1", *JOB, "hello.py")
+        done = desk.submit("--wait", "--requeue", "1", *torchrun, adds)
     assert done["state"] == "succeeded"
+    assert "world size 2, sum 1\n" in desk.clusterkit("logs", done["job_id"]).stdout
     assert [node["node"] for node in done["nodes"]] == ["n4", "n5"]
     first = done["attempts"][0]["nodes"]
     assert {node["node"]: node["unfit"] for node in first}["n3"] == "HOST010 /dev/shm is full"

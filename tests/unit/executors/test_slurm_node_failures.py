@@ -141,7 +141,7 @@ def test_a_job_that_no_nodes_are_left_for_names_those_that_are_down(fake: Fake) 
 
 
 def test_of_a_job_that_slurm_put_back_it_is_told_which_node_did_not_start(fake: Fake) -> None:
-    fake("squeue", f"echo '7|PENDING|BeginTime|{SCRIPT}'")
+    fake("squeue", f"echo '7|PENDING|BeginTime|N/A|{SCRIPT}'")
     fake("sinfo", '[[ "$*" == *--states=down\\ * ]] && echo "n4|down~|ResumeTimeout reached"')
     slurm(fake, f"{BOOTS} Restarts=1")
     assert query(WANTED)["7"].reason == "BeginTime: n4 is down~, ResumeTimeout reached"
