@@ -42,7 +42,7 @@ def document(ask: Ask, line: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", instances())
 def test_a_price_has_a_day_and_a_source(name: str) -> None:
     one = instances()[name]
-    assert re.fullmatch(r"[a-z]+:[a-z0-9.-]+", name)
+    assert re.fullmatch(r"[a-z]+:[a-z0-9._-]+", name)
     assert date(2025, 1, 1) < date.fromisoformat(one.as_of) <= date(2026, 11, 27)
     assert one.source
     assert gpu_named(one.gpu).memory_gb > 30
@@ -53,6 +53,7 @@ def test_a_price_has_a_day_and_a_source(name: str) -> None:
 def test_a_p4d_has_the_small_a100_at_its_price_of_today() -> None:
     assert gpu_named(instance_named("p4d.24xlarge").gpu).memory_gb == 40
     assert instance_named("AWS:p4d.24xlarge").usd == 21.96
+    assert instance_named("Standard_ND96isr_H100_v5").usd == 98.32  # as its metadata server says
     with pytest.raises(UserError, match=r"no price of 'p5\.49xlarge' is known") as refused:
         instance_named("p5.49xlarge")
     assert "p5.48xlarge" in (refused.value.problems[0].hint or "")
