@@ -24,7 +24,8 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 DryRunFlag = Annotated[bool, option("--dry-run", "Show what would be submitted; submit nothing.")]
 _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
-_OF_SUBMIT = frozenset({"--dry-run", "--follow", "--wait"})
+_OF_VERBS = frozenset({"--dry-run", "--follow", "--wait", "--stdout", "--diff", "--only", "--for"})
+"""Flags of `submit` and `render` that are no keys of a job."""
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "force", "after"})
 """Flags of verbs that start something; `render` only describes a job."""
 DESCRIBING = tuple(name for name in job_options() if name not in _SUBMITTING)
@@ -93,7 +94,7 @@ def flag_behind(plan: LaunchPlan) -> str | None:
     """Return the first argument of the script that looks like ours, and that it does not name."""
     ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
     arguments = (argument.partition("=")[0] for argument in plan.args)
-    behind = [argument for argument in arguments if argument in ours | _OF_SUBMIT]
+    behind = [argument for argument in arguments if argument in ours | _OF_VERBS]
     text = ""
     if behind:
         with suppress(OSError):

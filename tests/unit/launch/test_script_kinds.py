@@ -151,6 +151,7 @@ def test_full_names_are_found_through_aliases() -> None:
     [
         ("print()", ("--steps", "3", "--dry-run"), "--dry-run"),
         ("print()", ("--nodes=3", "--follow"), "--nodes"),
+        ("print()", ("--stdout",), "--stdout"),
         ("parser.add_argument('--dry-run')", ("--dry-run",), None),
         ("class Arguments:\n    dry_run: bool", ("--dry-run",), None),
         ("print()", ("--epochs", "3"), None),
