@@ -406,6 +406,7 @@ def test_where_no_healthy_spare_is_left_the_job_ends_of_the_last_that_broke(
     assert desk.state(done["job_id"]) == "failed"
     shown = desk.clusterkit("status", done["job_id"]).stdout
     assert re.search(rf"{third}.*GPU008", shown), shown
+    assert "no spare is left" in shown
 
 
 SAYS = """

@@ -94,8 +94,8 @@ def evaluate(evidence: Evidence) -> JobStatus:
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
     if unwritten and state is JobState.FAILED and reason in _NO_REASON:
         reason = node_results.unwritten_failure(evidence.results.nodes)
-    in_vain = evidence.in_vain if state is JobState.FAILED else None
-    reason = "; ".join(part for part in (reason, in_vain, unwritten) if part) or None
+    why = (evidence.in_vain, _spares_used_up(evidence)) if state is JobState.FAILED else ()
+    reason = "; ".join(part for part in (reason, *why, unwritten) if part) or None
     return JobStatus(
         state=state,
         exit_code=_exit_code(evidence, state),
@@ -103,6 +103,12 @@ def evaluate(evidence: Evidence) -> JobStatus:
         nodes=names,
         **_times(evidence, state),
     )
+
+
+def _spares_used_up(evidence: Evidence) -> str | None:
+    submission = evidence.submission
+    gone = submission.spares > 0 and evidence.left_out > submission.dispensable
+    return "no spare is left" if gone else None
 
 
 def _times(evidence: Evidence, state: JobState) -> dict[str, float]:

@@ -72,10 +72,12 @@ def judged(
     gone: NodeResult | None = None,
     left_out: int = 0,
     in_vain: str | None = None,
+    spares: int = 0,
 ) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
         submitted_at=0.0, job_id=job_id, requeue=requeue, once=once, resumes=resumes,
+        spares=spares,
     )  # fmt: skip
     own = [result for result in nodes if result.exit_code and result.reason is None]
     evidence = Evidence(
@@ -101,6 +103,13 @@ def verdict(*nodes: NodeResult, **known: Any) -> tuple[str, int | None]:
 
 def says(state: JobState, word: str = "", code: int | None = None) -> SchedulerState:
     return SchedulerState(state=state, word=word or state.upper(), exit_code=code)
+
+
+def test_a_job_that_has_used_up_its_spares_says_so() -> None:
+    failed = judged(node(0, 1), node(1, reason="peer"), spares=1, requeue=3, left_out=2)
+    assert failed.reason == "n0 exited with 1; no spare is left"
+    one_left = judged(node(0, 1), node(1, reason="peer"), spares=2, requeue=3, left_out=2)
+    assert one_left.reason == "n0 exited with 1"
 
 
 def test_absence_is_never_success() -> None:
