@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.core import processes
 from clusterkit.executors.node import dumps
+from tests.helpers.lab_jobs import await_true
 
 
 @pytest.fixture
@@ -21,6 +23,8 @@ def rank(tmp_path: Path) -> Iterator[int]:
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/d-",
     }
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}) as process:
+        # Popen returns in the middle of exec, before the kernel shows the new variables.
+        await_true(lambda: any(processes.environment(process.pid)))
         yield process.pid
         process.kill()
 

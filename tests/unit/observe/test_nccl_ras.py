@@ -15,8 +15,10 @@ from contextlib import suppress
 
 import pytest
 
+from clusterkit.core import processes
 from clusterkit.executors.node import nccl_ras as client
 from clusterkit.observe.diagnose.nccl_ras import told
+from tests.helpers.lab_jobs import await_true
 
 HEAD = """\
 OK
@@ -160,6 +162,8 @@ def ask(port: object, timeout_s: float = 60, *, host: str = "127.0.0.1") -> str:
     environment = {**os.environ, "NCCL_RAS_ADDR": f"{host}:{port}"}
     with subprocess.Popen(["sleep", "600"], env=environment) as process:
         try:
+            # Popen returns in the middle of exec, before the kernel shows the new variables.
+            await_true(lambda: any(processes.environment(process.pid)))
             return client.ask([1 << 30, process.pid], timeout_s)
         finally:
             process.kill()
