@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,11 +23,15 @@ from clusterkit.executors.ssh import send
 from clusterkit.executors.ssh.layout import CHECK, SshLayout
 from clusterkit.executors.ssh.slots import Kind, SlotsBusy
 from clusterkit.transport.base import by_ssh
-from clusterkit.transport.probe import Output, PreflightJob, Probe, first_line
+from clusterkit.transport.probe import Output, PreflightJob, Probe, ReachProblem, first_line
 from clusterkit.transport.script import PROBES_VARIABLE, compose, new_token
 
 _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
+_MOMENT_S = timing.scaled(5.0, 1.0)
+"""Who tries to reach a node without power waits for 10 s, and a restart would do so three times."""
+_unreached: dict[tuple[str, str], tuple[float, RemoteError]] = {}
+"""When a node of a cluster was tried last and not reached, and why."""
 _NO_MODULE = "No module named"
 _CANNOT_RUN = frozenset({126, 127})
 """Exit codes of sh for a program that is not there, or cannot be started."""
@@ -91,11 +96,11 @@ def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str
         for node, count in slots.items()
         if node not in unreached
     }
-    return unreached | ask_agents(run, layout, arguments)
+    return unreached | ask_agents(run, layout, arguments, again=False)
 
 
 def ask_agents(
-    run: RunFolder, layout: SshLayout, arguments: Mapping[str, str]
+    run: RunFolder, layout: SshLayout, arguments: Mapping[str, str], *, again: bool = True
 ) -> dict[str, RemoteError]:
     """Run the program of the agents on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
@@ -103,7 +108,7 @@ def ask_agents(
     program = f"env {scale}{program}" if scale else program
     # Python looks for modules in the folder where it is started first: a home may be anybody's.
     snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in arguments.items()}
-    answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S, again=again)
     refusals = {node: _refusal(node, answer, layout) for node, answer in answers.items()}
     return {node: refusal for node, refusal in refusals.items() if refusal is not None}
 
@@ -173,17 +178,28 @@ _NAME = "command"
 
 
 def ask_nodes(
-    cluster: ClusterSpec, snippets: Mapping[str, str], *, timeout_s: float
+    cluster: ClusterSpec,
+    snippets: Mapping[str, str],
+    *,
+    timeout_s: float,
+    again: bool = True,
 ) -> dict[str, Output | RemoteError]:
     """Return what each node's own POSIX-sh snippet printed there, or why there is no output.
 
-    All nodes are asked at once, and none is waited for longer than `timeout_s`.
+    All nodes are asked at once, and none is waited for longer than `timeout_s`. One that was not
+    reached a moment ago is not waited for `again` where that is False.
 
     Raises:
         UserError: ssh's configuration cannot be read.
     """
+    answers: dict[str, Output | RemoteError] = {}
+    if not again:
+        answers.update(
+            (n, why) for n in snippets if (why := _unreached_now(cluster, n)) is not None
+        )
+        snippets = {node: text for node, text in snippets.items() if node not in answers}
     if not snippets:
-        return {}
+        return answers
     job = PreflightJob(hosts=tuple(snippets))
     token = new_token()
     compounds = {
@@ -192,17 +208,25 @@ def ask_nodes(
         )
         for node, snippet in snippets.items()
     }
-    answers: dict[str, Output | RemoteError] = {}
     for reply in by_ssh(cluster).ask_each(compounds, on_reply=lambda _: None):
         output, node = reply.outputs.get(_NAME), reply.node
         if output is None:
             problem = str(reply.reach.problem) if reply.reach.problem else ""
-            answers[node] = RemoteError(reply.reach.detail or problem, node=node)
+            why = RemoteError(reply.reach.detail or problem, node=node)
+            if reply.reach.problem in {ReachProblem.TIMEOUT, ReachProblem.UNREACHABLE}:
+                _unreached[cluster.name, node] = time.monotonic(), why
+            answers[node] = why
         elif output.exit_code is None:
             answers[node] = RemoteError(f"no answer within {timeout_s:g} s", node=node)
         else:
             answers[node] = output
     return answers
+
+
+def _unreached_now(cluster: ClusterSpec, node: str) -> RemoteError | None:
+    """Return why a node was not reached a moment ago; None where it was, or nobody tried."""
+    at, why = _unreached.get((cluster.name, node), (0.0, None))
+    return why if time.monotonic() - at < _MOMENT_S else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

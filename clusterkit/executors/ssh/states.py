@@ -110,7 +110,7 @@ def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgen
     for agent in agents:
         by_node.setdefault(agent.node, []).append(agent)
     snippets = {node: "\n".join(map(question, here)) for node, here in by_node.items()}
-    answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S)
+    answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S, again=False)
     found = {}
     for node, here in by_node.items():
         output = answers[node]

@@ -27,7 +27,8 @@ from clusterkit.executors.ssh.ask import NodesBusy, NodesRefuse, on_available_no
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.jobs import start_queued
 from clusterkit.jobs.state.load import Job, load_job
-from clusterkit.transport.probe import Output
+from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, Reach, ReachProblem
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
 FREE, BUSY, BROKEN = "free", "busy", "broken"
@@ -50,9 +51,9 @@ class Machines:
         self.dies: type[BaseException] | None = None
 
     def answer(
-        self, cluster: object, snippets: Mapping[str, str], *, timeout_s: float
+        self, cluster: object, snippets: Mapping[str, str], *, timeout_s: float, again: bool = True
     ) -> dict[str, Output | RemoteError]:
-        del cluster, timeout_s
+        del cluster, timeout_s, again
         self.asked.append(tuple(snippets))
         if self.dies is not None:
             raise self.dies
@@ -379,3 +380,37 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
     monkeypatch.setattr(start_queued, "executor_of", lambda *_, **__: Queue())
     assert "waits: damaged" in (start_queued.start_due(jobs) or "")
     assert seen == runs[:3]
+
+
+class Silent:
+    """The transport to nodes that nobody reaches."""
+
+    def __init__(self, problem: ReachProblem) -> None:
+        self.problem, self.asked = problem, 0
+
+    def ask_each(self, compounds: Mapping[str, object], **_: object) -> list[Reply]:
+        self.asked += 1
+        return [Reply(node=node, reach=Reach(problem=self.problem)) for node in compounds]
+
+
+@pytest.mark.parametrize(
+    ("problem", "asked"),
+    [(ReachProblem.TIMEOUT, 1), (ReachProblem.UNREACHABLE, 1), (ReachProblem.AUTH, 2)],
+)
+def test_a_node_that_was_not_reached_is_not_waited_for_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: ReachProblem, asked: int
+) -> None:
+    silent = Silent(problem)
+    monkeypatch.setattr(ask, "by_ssh", lambda _: silent)
+    monkeypatch.setattr(ask, "_unreached", {})
+    monkeypatch.setattr(ask, "_MOMENT_S", 60.0)
+    cluster = make_cluster(tmp_path, kind=ClusterKind.SSH)
+    for _ in range(2):
+        answers = ask.ask_nodes(cluster, {"n2": "true"}, timeout_s=1, again=False)
+        assert isinstance(answers["n2"], RemoteError)
+    assert silent.asked == asked
+    ask.ask_nodes(cluster, {"n2": "true"}, timeout_s=1)  # who ends a job tries all the same
+    assert silent.asked == asked + 1
+    monkeypatch.setattr(ask, "_MOMENT_S", 0.0)
+    ask.ask_nodes(cluster, {"n2": "true"}, timeout_s=1, again=False)
+    assert silent.asked == asked + 2
