@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 def test_the_first_job_on_several_nodes(desk: Desk) -> None:
     (desk.folder / "clusterkit.yaml").unlink()
-    shutil.copytree(ROOT / "examples", desk.folder / "examples")
+    shutil.copytree(ROOT / "examples", desk.folder / "examples", dirs_exist_ok=True)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def run(text: str) -> subprocess.CompletedProcess[str]:

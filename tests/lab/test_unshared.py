@@ -326,12 +326,12 @@ def on_each(desk: Desk, command: str) -> list[str]:
 
 def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: Desk) -> None:
     work = apart.folder / "work"
-    shutil.copytree(ROOT / "examples", work / "src")
+    shutil.copytree(ROOT / "examples", work / "src", dirs_exist_ok=True)
     (work / "src" / "train.py").write_text(
         "import os, pathlib, runpy\n"
         "rank, results = os.environ['RANK'], pathlib.Path(os.environ['CK_RESULTS'])\n"
         "(results / f'rank {rank}').write_text(os.getcwd())\n"
-        "print('NAME', os.environ['SECRET_NAME'])\n"
+        "os.write(1, f'NAME {os.environ[\"SECRET_NAME\"]}\\n'.encode())  # whole, beside others\n"
         "script = str(pathlib.Path(__file__).with_name('train_ddp.py'))\n"
         "runpy.run_path(script, run_name='__main__')\n"
     )

@@ -94,8 +94,9 @@ def evaluate(evidence: Evidence) -> JobStatus:
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
     if unwritten and state is JobState.FAILED and reason in _NO_REASON:
         reason = node_results.unwritten_failure(evidence.results.nodes)
-    why = (evidence.in_vain, _spares_used_up(evidence)) if state is JobState.FAILED else ()
-    reason = "; ".join(part for part in (reason, *why, unwritten) if part) or None
+    failed = state is JobState.FAILED
+    why = (evidence.in_vain or _spares_used_up(evidence)) if failed else None
+    reason = "; ".join(part for part in (reason, why, unwritten) if part) or None
     return JobStatus(
         state=state,
         exit_code=_exit_code(evidence, state),
