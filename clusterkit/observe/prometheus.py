@@ -90,8 +90,7 @@ def write_jobs(path: Path, jobs: Iterable[Job], *, now: float) -> None:
 def _hangs(job: Job) -> bool:
     from clusterkit.executors.run import hangs, node_results  # noqa: PLC0415 - of `status` alone
 
-    found = hangs.read_hang(job.run, node_results.latest_attempt(job.run))
-    return found is not None and not found.over
+    return hangs.open_hang(job.run, node_results.latest_attempt(job.run)) is not None
 
 
 def write_account(path: Path, totals: Sequence[Total], *, since: float, now: float) -> None:

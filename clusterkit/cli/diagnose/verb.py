@@ -18,7 +18,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts.hostlist import fold_set
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 
 if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder
@@ -294,7 +294,7 @@ def show_stacks(run: RunFolder, *, as_json: bool) -> int:
 
 def _say_stacks(found: Stacks) -> None:
     for group in found.groups:
-        ranks = f"rank{'s' * (len(group.ranks) > 1)} {fold_numbers(group.ranks)}"
+        ranks = ranks_in_words(group.ranks)
         console.say(f"{console.bold(ranks)}  {fold_set(group.nodes)}")
         console.say(*(f"  {frame}" for frame in group.frames))
         if group.children:

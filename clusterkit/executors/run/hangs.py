@@ -86,6 +86,12 @@ def progress_file(run: RunFolder, attempt: int) -> Path:
     return run.path / f"progress-{attempt}"
 
 
+def open_hang(run: RunFolder, attempt: int) -> Hang | None:
+    """Return what was noticed in this attempt; None where nothing was, or it has gone on since."""
+    found = read_hang(run, attempt)
+    return None if found is None or found.over else found
+
+
 def read_hang(run: RunFolder, attempt: int) -> Hang | None:
     """Return what was noticed last in this attempt; None where nothing was."""
     path = hang_file(run, attempt)

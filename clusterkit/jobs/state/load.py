@@ -14,7 +14,6 @@ from clusterkit.core.model import JobState, JobStatus, NodeResult
 from clusterkit.core.records import record_of, text_of
 from clusterkit.executors import SchedulerState, executor_of
 from clusterkit.executors.run import hangs, node_results, restarts, runfolder, submit_journal
-from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import states_of_own, with_job_ids
 from clusterkit.jobs.state.conclude import Evidence, evaluate, explained
@@ -168,7 +167,7 @@ def _evidence(
         restarted=restarts.count(run, attempt) if submission.restarts else 0,
         pause_s=restarts.pause_s(run, attempt) if submission.restarts else 0.0,
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
-        hang=_hang(run, attempt),
+        hang=hangs.open_hang(run, attempt),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
         silence=answer if isinstance(answer, str) else None,
@@ -176,9 +175,3 @@ def _evidence(
         under_way=under_way,
         now=time.time(),
     )
-
-
-def _hang(run: RunFolder, attempt: int) -> Hang | None:
-    """Return what a node has noticed of this attempt; None where it has gone on since."""
-    found = hangs.read_hang(run, attempt)
-    return None if found is None or found.over else found

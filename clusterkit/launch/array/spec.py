@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterkit.core.errors import Position, Problem, UserError
@@ -195,3 +195,8 @@ def fold_numbers(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ",".join("-".join(str(number) for number in run) for run in runs)
+
+
+def ranks_in_words(ranks: Collection[int]) -> str:
+    """Return `rank 3`, or `ranks 0-3,7`."""
+    return f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterkit.core.text import some_of
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.order import Event
 
 _OF_OTHERS = frozenset({
@@ -49,7 +49,7 @@ def _behind(events: Iterable[Event]) -> Iterator[Awaited]:
         waiting = sum(work == stuck for work, _, _ in known.values())
         if behind and len(behind) < waiting:
             alone = next(iter(behind)) if len(behind) == 1 else None
-            who = f"rank{'s' * (len(behind) > 1)} {fold_numbers(behind)}"
+            who = ranks_in_words(behind)
             says = f"{waiting} ranks wait in work {stuck} of NCCL, which {who} had not called."
             yield Awaited(says=says, rank=alone, node=None if alone is None else behind[alone])
 

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from clusterkit.core.hosts import hostlist
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
     good_after,
     left_behind,
@@ -344,5 +344,5 @@ def _named(places: Sequence[_Where]) -> str:
     nodes = [place for place in places if isinstance(place, str)]
     words = [hostlist.fold_set(nodes)] if nodes else []
     if ranks:
-        words.append(f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}")
+        words.append(ranks_in_words(ranks))
     return " and ".join(words)

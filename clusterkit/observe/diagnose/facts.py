@@ -121,9 +121,8 @@ def _attempts(job: Job) -> Iterator[Fact]:
 
 
 def _hung(job: Job, attempt: int) -> Hang | None:
-    hang = hangs.read_hang(job.run, attempt)
-    over = hang is None or hang.over or job.status.state is JobState.SUCCEEDED
-    return None if over else hang
+    over = job.status.state is JobState.SUCCEEDED
+    return None if over else hangs.open_hang(job.run, attempt)
 
 
 def _ras(job: Job, attempt: int) -> Iterator[Fact]:

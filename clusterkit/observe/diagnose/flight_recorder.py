@@ -16,7 +16,7 @@ from pathlib import Path
 from clusterkit.core import reading
 from clusterkit.core.text import some_of
 from clusterkit.executors.run.hangs import DUMPS
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.events import Fact
 from clusterkit.observe.diagnose.flight_dump import (
     LARGEST,
@@ -96,7 +96,7 @@ def read_recorders(
     waits.sort(key=lambda wait: (not wait.differ, wait.since))
     absent = sorted({rank for wait in waits for rank in wait.absent})
     if absent:
-        notes.append(f"flight recorder: no dump of {_ranks(absent)}")
+        notes.append(f"flight recorder: no dump of {ranks_in_words(absent)}")
     text, rank = ("", None) if failed in absent else _told(waits, failed)
     told = f"clusterkit fact: {text}"
     return Recorded(
@@ -223,7 +223,7 @@ def _told(waits: Sequence[_Wait], failed: int | None) -> tuple[str, int | None]:
     first, crossed = waits[0], [wait for wait in waits if wait.missing]
     if crossed:
         return f"collective-mismatch={_crossed(crossed)}", min(crossed[0].calls)
-    everybody = f"{_ranks(first.calls)} are in it{_at(first.calls)}"
+    everybody = f"{ranks_in_words(first.calls)} are in it{_at(first.calls)}"
     return f"collective-stuck={_named(first)}; {everybody}", failed
 
 
@@ -236,8 +236,8 @@ def _missing(wait: _Wait, who: Sequence[int]) -> str:
     number, call = wait.last[who[0]]
     last = f"{call.name}, number {number}{_at({who[0]: call})}" if call else f"number {number}"
     last = f"the last of rank {who[0]} was {last}" if number else f"rank {who[0]} had called none"
-    there = f"{_ranks(wait.calls)} wait{'s' * (len(wait.calls) == 1)}{_at(wait.calls)}"
-    return f"{_ranks(who)} not in {_named(wait)}; {there}; {last}"
+    there = f"{ranks_in_words(wait.calls)} wait{'s' * (len(wait.calls) == 1)}{_at(wait.calls)}"
+    return f"{ranks_in_words(who)} not in {_named(wait)}; {there}; {last}"
 
 
 def _differing(wait: _Wait) -> str:
@@ -246,7 +246,7 @@ def _differing(wait: _Wait) -> str:
         kinds.setdefault(_kind(call), {})[rank] = call
     few, *others = sorted(kinds.values(), key=lambda calls: (len(calls), *calls))
     parts = (
-        f"{_ranks(calls)} in {call.name} {call.shape}{_at(calls)}"
+        f"{ranks_in_words(calls)} in {call.name} {call.shape}{_at(calls)}"
         for calls in (few, others[-1])
         for call in [next(iter(calls.values()))]
     )
@@ -254,15 +254,10 @@ def _differing(wait: _Wait) -> str:
 
 
 def _crossed(waits: Iterable[_Wait]) -> str:
-    parts = (f"{_ranks(one.calls)} in {_named(one)}{_at(one.calls)}" for one in waits)
+    parts = (f"{ranks_in_words(one.calls)} in {_named(one)}{_at(one.calls)}" for one in waits)
     return "; ".join(islice(parts, _MOST_NAMED))
 
 
 def _at(calls: Mapping[int, Call]) -> str:
     place = next((call.place for call in calls.values() if call.place), "")
     return f" at {place}" if place else ""
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    numbers = list(ranks)
-    return f"rank{'s' * (len(numbers) > 1)} {fold_numbers(numbers)}"

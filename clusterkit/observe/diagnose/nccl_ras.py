@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clusterkit.core.text import some_of
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 
 _SECTION = re.compile(
     r"(?:#(?P<comm>\d{1,9}-\d{1,9}) \(\w{1,32}\) )?(?P<kind>DEAD|INCOMPLETE|MISMATCH|ERROR)"
@@ -49,7 +49,7 @@ class _Behind:
             return ""  # nobody can tell who waits for whom
         done = f"number {least}" if least else "none"
         return (
-            f"nccl-behind={_ranks(who)} on {_nodes(who.values())}; {self.op}; "
+            f"nccl-behind={ranks_in_words(who)} on {_nodes(who.values())}; {self.op}; "
             f"{done}; {ahead} others at number {most}; communicator {self.comm}"
         )
 
@@ -80,7 +80,8 @@ def told(text: str) -> Iterator[str]:
         if nodes or ranks:
             what = "is dead" if kind == "DEAD" else "does not answer"
             named = _nodes(nodes or ranks.values())
-            yield f"nccl-lost={named}; {what}; {_ranks(ranks) if ranks else _some(len(nodes))}"
+            who = ranks_in_words(ranks) if ranks else _some(len(nodes))
+            yield f"nccl-lost={named}; {what}; {who}"
     yield from [said for one in behind if (said := one.told())][:1]
 
 
@@ -98,11 +99,6 @@ def _count(line: str, behind: _Behind, many: int | None) -> int | None:
         behind.counts[last] += int(found["count"])
         return last
     return many
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    numbers = list(ranks)
-    return f"rank{'s' * (len(numbers) > 1)} {fold_numbers(numbers)}"
 
 
 def _some(count: int) -> str:

@@ -20,7 +20,7 @@ from clusterkit.executors.run.hangs import read_kept, stacks_file, stacks_script
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.nodes import of_job
 from clusterkit.jobs.state.load import Job
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
 from clusterkit.transport.script import compose, new_token
@@ -266,13 +266,11 @@ def in_a_sentence(found: Stacks) -> str:
 
     Whoever stands elsewhere than most comes first.
     """
-    told = [f"{_who(group.ranks)} {_where(group)}" for group in found.groups[:_MOST_PLACES]]
+    told = [
+        f"{ranks_in_words(group.ranks)} {_where(group)}" for group in found.groups[:_MOST_PLACES]
+    ]
     more = sum(len(group.ranks) for group in found.groups[_MOST_PLACES:])
     return ", ".join((*told, *([f"{more} more ranks elsewhere"] if more else [])))
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}"
 
 
 def _where(group: StackGroup) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterkit.core import throughput
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
-from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.awaited import awaited
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
@@ -394,5 +394,5 @@ def _before(hit: Hit, count: int) -> tuple[str, ...]:
 def everybody(finding: Finding) -> str:
     """Return to whom it happened, folded: ranks where they are known on all nodes, else nodes."""
     if len(finding.ranks) >= max(len(finding.nodes), 1):
-        return f"rank{'s' * (len(finding.ranks) > 1)} {fold_numbers(finding.ranks)}"
+        return ranks_in_words(finding.ranks)
     return hostlist.fold_set(finding.nodes) if finding.nodes else ""
