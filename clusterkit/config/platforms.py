@@ -187,7 +187,7 @@ def _shipped(name: str) -> Path:
 
 def recognise(root: Path) -> Recognised | None:
     """Return the platform of the machine whose files are below `root`; None for none."""
-    for row in _rows_of_cloud(root, "signs.tsv"):
+    for row in _signs(root):
         path = row["path"]
         if path == "-" or os.access(root / path.lstrip("/"), os.F_OK):
             there = "" if path == "-" else f" and {path}"
@@ -198,7 +198,7 @@ def recognise(root: Path) -> Recognised | None:
 
 def platforms_of_cloud(root: Path) -> tuple[str, ...]:
     """Return the platforms that the cloud of a machine has; none where it is in no known cloud."""
-    return tuple(dict.fromkeys(row["platform"] for row in _rows_of_cloud(root, "signs.tsv")))
+    return tuple(dict.fromkeys(row["platform"] for row in _signs(root)))
 
 
 def instance_type_of(root: Path) -> str | None:
@@ -206,15 +206,15 @@ def instance_type_of(root: Path) -> str | None:
 
     AWS's firmware tells it; other clouds are asked. What is believed is one word.
     """
-    answer = read_dmi(root, "product_name") if cloud_of(root) == "aws" else None
-    for row in _rows_of_cloud(root, "metadata.tsv"):
-        if row["tells"] == metadata.INSTANCE_TYPE:
-            answer = metadata.ask(row["path"], dict([row["header"].split(": ")]))
+    cloud, kind = cloud_of(root), metadata.INSTANCE_TYPE
+    answer = read_dmi(root, "product_name") if cloud == "aws" else None
+    if cloud is not None and any(row["tells"] == kind for row in metadata.questions(cloud)):
+        answer = metadata.answers(cloud, (kind,))[kind]
     found = _INSTANCE_TYPE.fullmatch(answer or "")
     return found[1] if found else None
 
 
-def _rows_of_cloud(root: Path, table: str) -> Iterator[Mapping[str, str]]:
+def _signs(root: Path) -> Iterator[Mapping[str, str]]:
     cloud = cloud_of(root)
-    rows = read_table(data_dir(_FOLDER) / table) if cloud is not None else ()
+    rows = read_table(data_dir(_FOLDER) / "signs.tsv") if cloud is not None else ()
     yield from (row for row in rows if row["cloud"] == cloud)

@@ -7,7 +7,7 @@ what answers: it has a second in all and 64 KiB, no proxy is used, and no redire
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from clusterkit.core.data import data_dir, read_table
@@ -16,6 +16,7 @@ INSTANCE_TYPE = "instance type"
 ADDRESS = ("169.254.169.254", 80)
 ANSWER_S = 1.0
 _LARGEST = 1 << 16
+_TOKEN, _TOKEN_HEADER = "/latest/api/token", "X-aws-ec2-metadata-token"
 
 
 def ask(path: str, headers: Mapping[str, str], *, method: str = "GET") -> str | None:
@@ -46,8 +47,29 @@ def _answer(path: str, headers: Mapping[str, str], method: str) -> str | None:
     return body.decode("utf-8", "replace") if whole else None
 
 
+def answers(cloud: str, tells: Collection[str]) -> dict[str, str]:
+    """Return what the service of a cloud says to these of its questions; empty where nothing.
+
+    AWS hands out a token first (IMDSv2), which its older service does without.
+    """
+    token = (
+        ask(_TOKEN, {f"{_TOKEN_HEADER}-ttl-seconds": "60"}, method="PUT") if cloud == "aws" else ""
+    )
+    headers = {_TOKEN_HEADER: token} if token else {}
+    return {
+        row["tells"]: ask(row["path"], _header(row) or headers) or ""
+        for row in questions(cloud)
+        if row["tells"] in tells
+    }
+
+
+def _header(row: Mapping[str, str]) -> dict[str, str]:
+    name, said, value = row["header"].partition(": ")
+    return {name: value} if said else {}
+
+
 @lru_cache
-def told_by_clouds() -> tuple[Mapping[str, str], ...]:
-    """Return the rows of `metadata.tsv` but for those of instance types."""
+def questions(cloud: str | None) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of `metadata.tsv` that a machine of this cloud asks."""
     rows = read_table(data_dir("templates/platforms") / "metadata.tsv")
-    return tuple(row for row in rows if row["tells"] != INSTANCE_TYPE)
+    return tuple(row for row in rows if row["cloud"] == cloud)

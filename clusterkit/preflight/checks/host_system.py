@@ -221,7 +221,10 @@ def _notice(facts: Placement) -> Found:
     if facts.notices is None:
         return skip("the cloud does not say whether it takes the machine")
     told = [
-        advice("HOST017").result(Verdict.FAIL if one.soon else Verdict.WARN, one.text)
+        advice("HOST017").result(
+            Verdict.FAIL if one.soon else Verdict.WARN,
+            f"{one.what} at {one.when}" if one.when else one.what,
+        )
         for one in facts.notices
     ]
     return told or ok("the cloud announces nothing")

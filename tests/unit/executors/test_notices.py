@@ -29,9 +29,11 @@ SIGNS = {
 }
 TOKEN = "/latest/api/token"
 ACTION = "/latest/meta-data/spot/instance-action"
+MAINTENANCE = "/latest/meta-data/events/maintenance/scheduled"
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
+EVENT = "/computeMetadata/v1/instance/maintenance-event"
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+NAME = "/metadata/instance/compute/name?api-version=2021-12-13&format=text"
 
 
 class Service(BaseHTTPRequestHandler):
@@ -80,9 +82,8 @@ def on(root: Path, cloud: str) -> Path:
 
 
 def told(root: Path, cloud: str) -> tuple[str, float] | None:
-    look = notices.cloud_of(on(root, cloud))
-    assert look is not None
-    return look()
+    assert notices.announcing_cloud(on(root, cloud)) == cloud
+    return notices.look(cloud)
 
 
 def in_words(seconds: float) -> str:
@@ -97,38 +98,50 @@ def event(kind: str, before: str, *names: str, status: str = "Scheduled") -> dic
 
 
 def test_aws_says_when_it_takes_a_spot_instance(service: type[Service], tmp_path: Path) -> None:
+    soon, sooner = int(time.time()) + 110, int(time.time()) + 60
     service.texts = {
         TOKEN: "the-token",
-        ACTION: json.dumps({"action": "stop", "time": in_words(9e8)}),
+        ACTION: json.dumps({"action": "stop", "time": in_words(soon)}),
     }
-    assert told(tmp_path, "aws") == ("AWS takes back the Spot instance", 9e8)
-    assert service.asked == [("PUT", TOKEN), ("GET", ACTION)]
+    assert told(tmp_path, "aws") == ("AWS takes back the Spot instance", soon)
+    assert service.asked == [("PUT", TOKEN), ("GET", ACTION), ("GET", MAINTENANCE)]
+    service.texts[MAINTENANCE] = json.dumps([
+        {"Code": "system-reboot", "State": "active", "NotBefore": in_words(sooner)},
+        {"Code": "instance-stop", "State": "completed", "NotBefore": in_words(sooner)},
+    ])  # fmt: skip
+    assert notices.look("aws") == ("AWS plans system-reboot", sooner)
+    service.texts[ACTION] = json.dumps({"action": "stop"})
+    assert notices.look("aws") is None
 
 
 def test_gcp_says_that_it_takes_a_vm_now(service: type[Service], tmp_path: Path) -> None:
     service.texts = {PREEMPTED: "FALSE\n"}
     assert told(tmp_path, "gcp") is None
-    service.texts = {PREEMPTED: "TRUE\n"}
-    found = told(tmp_path / "again", "gcp")
-    assert found is not None
-    assert found[1] - time.time() == pytest.approx(30, abs=5)
+    for texts in ({PREEMPTED: "TRUE\n"}, {EVENT: "TERMINATE_ON_HOST_MAINTENANCE\n"}):
+        service.texts = texts
+        found = notices.look("gcp")
+        assert found is not None
+        assert found[1] - time.time() == pytest.approx(30, abs=5)
+    service.texts = {PREEMPTED: "FALSE", EVENT: "MIGRATE_ON_HOST_MAINTENANCE"}
+    assert notices.look("gcp") is None
 
 
 def test_azure_names_the_machines_that_it_takes(service: type[Service], tmp_path: Path) -> None:
-    soon = format_datetime(datetime.fromtimestamp(9e8, tz=UTC), usegmt=True)
+    first, second = int(time.time()) + 50, int(time.time()) + 100
+    soon = format_datetime(datetime.fromtimestamp(first, tz=UTC), usegmt=True)
     events = [
         event("Freeze", soon, "gpu_3"),
         event("Preempt", soon, "gpu_4"),
-        event("Reboot", format_datetime(datetime.fromtimestamp(9.1e8, tz=UTC)), "gpu_3"),
+        event("Reboot", format_datetime(datetime.fromtimestamp(second, tz=UTC)), "gpu_3"),
     ]
     service.texts = {NAME: "gpu_3", EVENTS: json.dumps({"Events": events})}
-    assert told(tmp_path / "a", "azure") == ("Azure announces Reboot", 9.1e8)
+    assert told(tmp_path / "a", "azure") == ("Azure announces Reboot", second)
     events.append(event("Preempt", soon, "gpu_2", "gpu_3"))
     service.texts[EVENTS] = json.dumps({"Events": events})
-    assert told(tmp_path / "b", "azure") == ("Azure announces Preempt", 9e8)
+    assert notices.look("azure") == ("Azure announces Preempt", first)
     events = [event("Terminate", "", "gpu_3", status="Started")]
     service.texts[EVENTS] = json.dumps({"Events": events})
-    found = told(tmp_path / "c", "azure")
+    found = notices.look("azure")
     assert found is not None
     assert found[1] == pytest.approx(time.time(), abs=5)
 
@@ -146,7 +159,8 @@ def test_azure_names_the_machines_that_it_takes(service: type[Service], tmp_path
 def test_what_makes_no_sense_is_no_notice(
     service: type[Service], tmp_path: Path, cloud: str, text: str
 ) -> None:
-    service.texts = dict.fromkeys((TOKEN, ACTION, PREEMPTED, EVENTS, NAME), text)
+    service.texts = dict.fromkeys((ACTION, MAINTENANCE, PREEMPTED, EVENT, EVENTS, NAME), text)
+    service.texts[TOKEN] = "the-token"
     assert told(tmp_path, cloud) is None
 
 
@@ -162,10 +176,10 @@ def test_a_service_that_is_silent_or_gone_is_no_notice(
 
 
 def test_a_machine_of_no_cloud_asks_nobody(tmp_path: Path) -> None:
-    assert notices.cloud_of(tmp_path) is None
+    assert notices.announcing_cloud(tmp_path) is None
     (tmp_path / "sys/class/dmi/id").mkdir(parents=True)
     (tmp_path / "sys/class/dmi/id/sys_vendor").write_text("Dell Inc.\n")
-    assert notices.cloud_of(tmp_path) is None
+    assert notices.announcing_cloud(tmp_path) is None
 
 
 def test_the_notice_of_a_node_is_heard_by_the_others_and_a_later_one_is_none_yet(
