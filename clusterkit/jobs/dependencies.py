@@ -28,7 +28,7 @@ def conditions(
     requested = [(text, *parse_after(text)) for text in texts]
     endings: dict[RunFolder, list[tuple[str, Condition]]] = {}
     for text, name, ending in requested:
-        for run in find_runs(name, roots):
+        for run in find_runs(name, roots).runs:
             run.require_own("let a job wait for it")
             endings.setdefault(run, []).append((text, ending))
     left: dict[Dependency, None] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from clusterkit.core import files
@@ -33,6 +35,18 @@ def document_of(job: Job) -> dict[str, Any]:
         "expected_at": job.status.expected_at,
         **(of_array if job.submission.array else {}),
     }
+
+
+def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return what `--json` prints of an array."""
+    counts = Counter(job.status.state.value for job in jobs)
+    return {"array": array, "jobs": [document_of(job) for job in jobs], "counts": counts}
+
+
+def counted(jobs: Sequence[Job]) -> str:
+    """Return how many jobs are in which state: `3 succeeded, 1 failed`."""
+    counts = Counter(job.status.state for job in jobs)
+    return ", ".join(f"{counts[state]} {state.value}" for state in JobState if counts[state])
 
 
 def full_document_of(job: Job) -> dict[str, Any]:

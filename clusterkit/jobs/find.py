@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.core import files
@@ -22,6 +23,15 @@ _ELSEWHERE = "`clusterkit status` lists what is in these folders; name others by
 
 class NoSuchJobError(UserError):
     """No run folder goes by the word that the user typed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a word names: one job, or all jobs of an array in order."""
+
+    runs: tuple[RunFolder, ...]
+    array: str | None = None
+    """The array id; None where it is one job."""
 
 
 def run_roots(clusters: Iterable[ClusterSpec]) -> tuple[Path, ...]:
@@ -68,16 +78,23 @@ def _moment(run: RunFolder) -> tuple[str, int]:
     return runfolder.submitted_when(run.run_id), finer
 
 
-def find_runs(word: str, roots: Sequence[Path]) -> tuple[RunFolder, ...]:
+def find_runs(word: str, roots: Sequence[Path]) -> Named:
     """Return the runs that `word` names: all jobs of an array in order, or the one of `find_run`.
+
+    `latest` is the whole array, where the newest job is one of an array.
 
     Raises:
         UserError: there is none, or several that are not one array.
     """
     match = ARRAY_ID.fullmatch(word)
-    if match is None or match["index"] is not None:
-        return (find_run(word, roots),)
-    return tuple(_of_array(match["array"], roots).values())
+    array = match["array"] if match is not None and match["index"] is None else None
+    if array is None:
+        run = find_run(word, roots)
+        submission = read_submission(run) if word == LATEST else None
+        array = submission.array if submission is not None else None
+        if array is None:
+            return Named(runs=(run,))
+    return Named(runs=tuple(_of_array(array, roots).values()), array=array)
 
 
 def find_run(word: str, roots: Sequence[Path]) -> RunFolder:

@@ -171,7 +171,7 @@ def test_a_strangers_array_takes_in_none_of_ours(shared: Path, trap: Trap) -> No
     prepare(shared, trap, ClusterKind.LOCAL, array="array-abcdef", index=1)
     from clusterkit.jobs.find import find_runs  # noqa: PLC0415
 
-    assert find_runs("array-abcdef", [shared]) == (own,)
+    assert find_runs("array-abcdef", [shared]).runs == (own,)
 
 
 def test_a_strangers_link_gives_no_run_of_ours_another_name(shared: Path, trap: Trap) -> None:

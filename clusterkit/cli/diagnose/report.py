@@ -17,7 +17,7 @@ from clusterkit.jobs.document import batch_output, failure_of
 from clusterkit.jobs.state.load import Job
 
 if TYPE_CHECKING:
-    from clusterkit.observe.diagnose.job import Advice
+    from clusterkit.observe.diagnose.job import Advice, JobDiagnosis
     from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 
@@ -30,11 +30,11 @@ _MOST_ROWS = 8
 def answer(found: Finding, advice: Advice | None = None) -> Iterator[str]:
     """Yield the lines that say what happened, where, and what to do."""
     says = "" if found.says.rstrip(".").lower() == found.title.lower() else f". {found.says}"
-    yield from _labelled("what", found.title + (says or "."), console.bold)
-    yield from _labelled("where", _where(found))
-    yield from _labelled("do", found.do)
+    yield from labelled("what", found.title + (says or "."), console.bold)
+    yield from labelled("where", _where(found))
+    yield from labelled("do", found.do)
     if advice is not None:
-        yield from _labelled("", advice.answer or "the estimator says what fits:")
+        yield from labelled("", advice.answer or "the estimator says what fits:")
         yield f"       $ {advice.command}"
 
 
@@ -66,9 +66,18 @@ def others(found: Iterable[Finding]) -> Iterator[str]:
         who = everybody(one)
         times = f" ({one.count} lines)" if one.count > 1 else ""
         word = "then" if one.role is Role.CONSEQUENCE else "also"
-        yield from _labelled(word, f"{who}: {one.title}{times}" if who else one.title + times)
+        yield from labelled(word, f"{who}: {one.title}{times}" if who else one.title + times)
     if len(every) > _MOST_OTHERS:
-        yield from _labelled("", f"and {len(every) - _MOST_OTHERS} more: --json lists all")
+        yield from labelled("", f"and {len(every) - _MOST_OTHERS} more: --json lists all")
+
+
+def advice_for(found: JobDiagnosis) -> Advice | None:
+    """Return what the engine's own hooks have to add to the cause."""
+    from clusterkit.observe.diagnose.job import advise
+
+    cause = found.diagnosis.cause
+    applies = cause is not None and cause.advice == "estimate"
+    return advise(found.job.run) if applies else None
 
 
 def document(found: Diagnosis, advice: Advice | None) -> dict[str, Any]:
@@ -123,7 +132,8 @@ def _moment(time: float) -> datetime:
     return datetime.fromtimestamp(time, tz=UTC).astimezone()
 
 
-def _labelled(label: str, text: str, style: Any = str) -> Iterator[str]:
+def labelled(label: str, text: str, style: Any = str) -> Iterator[str]:
+    """Yield a text on lines of 80 columns, the first behind its label."""
     room = WIDTH - 7
     wrapped = textwrap.wrap(
         _printable(text), room, break_on_hyphens=False, max_lines=_MOST_ROWS, placeholder=" ..."
@@ -221,7 +231,6 @@ def why_failed(job: Job) -> list[str]:
         return [*lines, *trained_alone(job)]
     if job.status.state not in TOLD:
         return lines
-    from clusterkit.cli.diagnose.verb import advice_for
     from clusterkit.observe.diagnose.job import diagnose_job
     from clusterkit.observe.diagnose.rules import load_rules
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clusterkit.cli.diagnose.report import advice_for
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.job_args import run_named, runs_named
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts.hostlist import fold_set
@@ -22,6 +24,7 @@ from clusterkit.launch.array.spec import ranks_in_words
 
 if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.jobs.find import Named
     from clusterkit.observe.diagnose.job import Advice, JobDiagnosis
     from clusterkit.observe.diagnose.rules import Rule
     from clusterkit.observe.diagnose.stacks import Stacks, Trouble
@@ -51,21 +54,23 @@ def diagnose(
         return
     if not words:
         raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
-    run = _run_of(words)
+    named = _jobs_of(words)
     if stacks:
-        if run is None:
+        if named is None:
             raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
+        run = run_named(words[0]) if named.array else named.runs[0]
         raise typer.Exit(show_stacks(run, as_json=json))
-    if run is not None:
-        raise typer.Exit(_diagnose_job(run, known, as_json=json, verbose=verbose))
+    if named is not None and named.array:
+        raise typer.Exit(_diagnose_array(named.array, named.runs, known, as_json=json))
+    if named is not None:
+        raise typer.Exit(_diagnose_job(named.runs[0], known, as_json=json, verbose=verbose))
     raise typer.Exit(_diagnose_files(words, known, as_json=json, verbose=verbose))
 
 
-def _run_of(arguments: Sequence[str]) -> RunFolder | None:
-    """Return the job that is meant; None where it is files."""
-    from clusterkit.cli.frame.job_args import run_named
+def _jobs_of(arguments: Sequence[str]) -> Named | None:
+    """Return the job, or the array, that is meant; None where it is files."""
     from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.jobs.find import NoSuchJobError
+    from clusterkit.jobs.find import Named, NoSuchJobError
 
     if "" in arguments:
         raise UserError(
@@ -80,9 +85,9 @@ def _run_of(arguments: Sequence[str]) -> RunFolder | None:
         raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
     path = Path(jobs[0])
     if path.is_dir():
-        return RunFolder(path.resolve())
+        return Named(runs=(RunFolder(path.resolve()),))
     try:
-        return run_named(jobs[0])
+        return runs_named(jobs[0])
     except NoSuchJobError as error:
         here = (other.name for other in Path().iterdir() if other.is_file())
         problem = error.problems[0]
@@ -123,13 +128,24 @@ def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbo
     return _exit_code(found)
 
 
-def advice_for(found: JobDiagnosis) -> Advice | None:
-    """Return what the engine's own hooks have to add to the cause."""
-    from clusterkit.observe.diagnose.job import advise
+def _diagnose_array(
+    array: str, runs: Sequence[RunFolder], rules: Sequence[Rule], *, as_json: bool
+) -> int:
+    from clusterkit.cli.diagnose.array import blocks, cause_documents, causes_of
+    from clusterkit.core.model import JobState
+    from clusterkit.jobs.document import array_document, counted
+    from clusterkit.jobs.state.load import load_jobs
 
-    cause = found.diagnosis.cause
-    applies = cause is not None and cause.advice == "estimate"
-    return advise(found.job.run) if applies else None
+    jobs = load_jobs(runs)
+    causes = causes_of(jobs, rules)
+    if as_json:
+        documents = cause_documents(causes)
+        console.json_document({**array_document(array, jobs), "causes": documents})
+    else:
+        console.note(f"{array} {counted(jobs)}")
+        console.say(*(blocks(array, jobs, causes) if causes else ["none of its jobs has failed"]))
+    unknown = any(job.status.state is JobState.UNKNOWN for job in jobs)
+    return EXIT_FINDINGS if causes else EXIT_COULD_NOT if unknown else 0
 
 
 def _exit_code(found: JobDiagnosis) -> int:

@@ -10,9 +10,8 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
-from clusterkit.executors.run.dependencies import ARRAY_ID
 from clusterkit.executors.run.runfolder import RunFolder, only_read
-from clusterkit.jobs.find import find_run, find_runs, list_runs, run_roots, runs_of_others
+from clusterkit.jobs.find import Named, find_run, find_runs, list_runs, run_roots, runs_of_others
 from clusterkit.jobs.state.load import Job
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
@@ -37,7 +36,7 @@ def run_named(word: str) -> RunFolder:
     return find_run(word, run_roots(load_settings().clusters.values()))
 
 
-def runs_named(word: str) -> tuple[RunFolder, ...]:
+def runs_named(word: str) -> Named:
     """Return the run that the user means, or all of an array in order.
 
     Raises:
@@ -59,12 +58,6 @@ def note_others() -> None:
     if others:
         count = f"{len(others)} run{'s' * (len(others) > 1)}"
         console.note(f"{count} of other users not shown; name one by its folder to look at it")
-
-
-def is_array(word: str) -> bool:
-    """Tell whether the user means all jobs of an array."""
-    match = ARRAY_ID.fullmatch(word)
-    return match is not None and match["index"] is None
 
 
 def all_runs() -> list[RunFolder]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import typer
 
+from clusterkit.cli.diagnose.array import cause_documents, causes_of, log_blocks
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
@@ -15,6 +16,7 @@ from clusterkit.cli.frame.job_args import (
     exit_code_of,
     note_owner,
     run_named,
+    runs_named,
     state_text,
 )
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
@@ -23,11 +25,11 @@ from clusterkit.core.model import JobState
 from clusterkit.core.ownership import find_foreign
 from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.document import batch_output, logs_document, name_of
+from clusterkit.jobs.document import array_document, batch_output, counted, logs_document, name_of
 from clusterkit.jobs.logs import follow as follow_output
 from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.nccl_network import NcclLog
-from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 
 @explained
@@ -45,7 +47,11 @@ def logs(
             hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
         )
     rank = _rank(node) if node is not None else None
-    run = run_named(job)
+    named = runs_named(job)
+    if named.array and not follow and rank is None:
+        _of_array(named.array, named.runs, tail, as_json=json)
+        return
+    run = run_named(job) if named.array else named.runs[0]
     note_owner(run)
     if json:
         console.json_document(logs_document(run, rank, tail))
@@ -54,6 +60,21 @@ def logs(
         raise typer.Exit(follow_run(run, node=rank, tail=tail))
     if not _print(_shown(run, read_logs(run, rank, tail=tail))):
         _say_of_nothing(load_job(run))
+
+
+def _of_array(array: str, runs: Sequence[RunFolder], tail: int | None, *, as_json: bool) -> None:
+    """Print the end of what one failed job of each cause has printed."""
+    jobs = load_jobs(runs)
+    causes = causes_of(jobs)
+    if as_json:
+        documents = cause_documents(causes, tail=tail, logs=True)
+        console.json_document({**array_document(array, jobs), "causes": documents})
+        return
+    console.note(f"{array} {counted(jobs)}")
+    if not causes:
+        console.note("none of its jobs has failed")
+        console.note(f"what one has printed: clusterkit logs {array}/{jobs[0].submission.index}")
+    console.say(*log_blocks(array, jobs, causes, tail=tail))
 
 
 def _say_of_nothing(job: Job) -> None:

@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_args import JobArgument, is_array, runs_named
+from clusterkit.cli.frame.job_args import JobArgument, runs_named
 from clusterkit.cli.frame.main import command_of
 from clusterkit.cli.frame.usage import usage_error
 from clusterkit.config.sources import expand_home
@@ -48,9 +48,10 @@ def rerun(
     """
     if job.startswith("-"):
         raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
-    run = runs_named(job)[0]
+    named = runs_named(job)
+    run = named.runs[0]
     run.require_own("submit its job again")
-    cluster, before, words = _typed(run, job)
+    cluster, before, words = _typed(run, job, whole=named.array is not None)
     folder, command = _folder(run), command_of("submit")
     config = _config_file(context, before, folder)
     new, arguments = _split(flags or ())
@@ -72,7 +73,7 @@ def rerun(
         command.invoke(submitting)
 
 
-def _typed(run: RunFolder, job: str) -> tuple[str, list[str], list[str]]:
+def _typed(run: RunFolder, job: str, *, whole: bool) -> tuple[str, list[str], list[str]]:
     """Return the cluster that a job went to, and what was typed before and behind `submit`.
 
     Raises:
@@ -89,7 +90,7 @@ def _typed(run: RunFolder, job: str) -> tuple[str, list[str], list[str]]:
             f"{job} was not started by `clusterkit submit`",
             hint="start it again as it was: by `clusterkit bench`, or by its own program",
         )
-    if submission.array is not None and not is_array(job):
+    if submission.array is not None and not whole:
         raise UserError(
             f"{job} is one of an array, which is submitted as a whole",
             hint=f"clusterkit rerun {submission.array}",

@@ -20,9 +20,8 @@ from clusterkit.cli.frame.job_args import (
     all_runs,
     colour_of,
     exit_code_of,
-    is_array,
     note_owner,
-    run_named,
+    runs_named,
     state_text,
 )
 from clusterkit.cli.jobs.choose import chosen_runs
@@ -60,8 +59,8 @@ def status(
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
     selected = _states(state)
-    if usage and (job is None or is_array(job)):
-        raise UserError("--usage is of one JOB", hint="of many: clusterkit report")
+    if usage and job is None:
+        raise _usage_of_many()
     if watch and json:
         raise UserError(
             "--watch prints again and again, and --json one document",
@@ -85,16 +84,21 @@ def status(
     raise typer.Exit(_of_job(job, watch=watch, usage=usage, as_json=json))
 
 
+def _usage_of_many() -> UserError:
+    return UserError("--usage is of one JOB", hint="of many: clusterkit report")
+
+
 def _of_job(job: str, *, watch: bool, usage: bool, as_json: bool) -> int:
     """Print the state of a job, or of an array, and return the exit code."""
-    run = None if is_array(job) else run_named(job)
-    if run is not None:
-        note_owner(run)
+    named = runs_named(job)
+    if usage and named.array:
+        raise _usage_of_many()
+    note_owner(named.runs[0])
     for _ in _looks(watch=watch):
-        if run is None:
-            code = show_array(job, as_json=as_json)
+        if named.array:
+            code = show_array(named.array, named.runs, as_json=as_json)
         else:
-            found = load_job(run)
+            found = load_job(named.runs[0])
             _show(found, usage=usage, as_json=as_json)
             code = None if found.status.state in UNDER_WAY else exit_code_of(found)
         if code is not None:

@@ -14,11 +14,12 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_options import warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
-from clusterkit.cli.jobs.wait import array_document, wait_for_runs
+from clusterkit.cli.jobs.wait import wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import cut, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency, waiting_for
+from clusterkit.jobs.document import array_document
 from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied

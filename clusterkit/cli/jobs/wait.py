@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from clusterkit.cli.diagnose.report import TOLD, why_failed
+from clusterkit.cli.diagnose.array import blocks, causes_of
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.cli.frame.job_args import (
     JOB_HELP,
     JobArgument,
     exit_code_of,
-    is_array,
     note_owner,
     runs_named,
     state_text,
@@ -26,7 +25,14 @@ from clusterkit.core.model import JobState
 from clusterkit.core.text import table
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.document import (
+    array_document,
+    counted,
+    document_of,
+    full_document_of,
+    name_of,
+)
+from clusterkit.jobs.find import Named
 from clusterkit.jobs.start_queued import may_need_client
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel as end
@@ -63,17 +69,17 @@ def cancel(
     json: JsonFlag = False,
 ) -> None:
     """End jobs, pending or running, and wait until they are over."""
-    found = [(word, runs_named(word)) for word in jobs]  # all, before any is ended
+    found = [runs_named(word) for word in jobs]  # all, before any is ended
     ended: list[Job] = []
     failed = False
-    for word, runs in found:
-        over, errors = _end(word, runs)
+    for named in found:
+        over, errors = _end(named)
         ended += over
         failed = failed or bool(errors)
         for error in errors:
             console.error(error)
-        if is_array(word) and not json:
-            console.say(f"{word} {counted(over)}")
+        if named.array and not json:
+            console.say(f"{named.array} {counted(over)}")
         elif not json:
             for job in over:
                 already = "" if job.status.state is JobState.CANCELLED else "was over already: "
@@ -84,20 +90,21 @@ def cancel(
         raise typer.Exit(EXIT_COULD_NOT)
 
 
-def _end(word: str, runs: Sequence[RunFolder]) -> tuple[list[Job], list[str]]:
+def _end(named: Named) -> tuple[list[Job], list[str]]:
     """End what one word names; return what is over, and what went wrong."""
-    if is_array(word):
-        return cancel_all(runs)
+    if named.array:
+        return cancel_all(named.runs)
     try:
-        return [end(runs[0])], []
+        return [end(named.runs[0])], []
     except RemoteError as error:  # the other jobs are to be ended all the same
         return [], [str(error)]
 
 
 def _wait_for_named(word: str, *, as_json: bool, verb: str) -> int:
-    runs = runs_named(word)
-    if is_array(word):
-        return wait_for_runs(runs, array=word, as_json=as_json, verb=verb)
+    named = runs_named(word)
+    runs = named.runs
+    if named.array:
+        return wait_for_runs(runs, array=named.array, as_json=as_json, verb=verb)
     if verb != "wait":
         runs[0].require_own(f"{verb} its job")
     note_owner(runs[0])
@@ -134,47 +141,22 @@ def wait_for_runs(
         console.note(*why_failed(jobs[0]))
     else:
         console.note(f"{array} {counted(jobs)}")
-        _tell_why(array, jobs)
+        console.note(*blocks(array, jobs, causes_of(jobs)))
     if as_json:
         document = array_document(array, jobs) if array else full_document_of(jobs[0])
         console.json_document(document)
     return worst(jobs)
 
 
-def _tell_why(array: str, jobs: Sequence[Job]) -> None:
-    """Say why the first job that failed did, and how to ask of the others."""
-    failed = [job for job in jobs if job.status.state in TOLD]
-    if not failed:
-        return
-    first, *others = failed
-    console.note(f"{array}/{first.submission.index} ended so:")
-    console.note(*why_failed(first))
-    if others:
-        ask = f"clusterkit diagnose {array}/{others[0].submission.index}"
-        console.note(f"{len(others)} more did not succeed: {ask}")
-
-
-def show_array(array: str, *, as_json: bool) -> int | None:
+def show_array(array: str, runs: Sequence[RunFolder], *, as_json: bool) -> int | None:
     """Print the state of every job of an array; return the exit code, None while one goes on."""
-    jobs = load_jobs(runs_named(array))
+    jobs = load_jobs(runs)
     if as_json:
         console.json_document(array_document(array, jobs))
     else:
         console.say(f"{console.bold(array)}  {counted(jobs)}")
         console.say(*_rows(jobs))
     return None if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
-
-
-def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return what `--json` prints of an array."""
-    counts = Counter(job.status.state.value for job in jobs)
-    return {"array": array, "jobs": [document_of(job) for job in jobs], "counts": counts}
-
-
-def counted(jobs: Sequence[Job]) -> str:
-    """Return `3 succeeded, 1 failed`."""
-    counts = Counter(job.status.state for job in jobs)
-    return ", ".join(f"{counts[state]} {state.value}" for state in JobState if counts[state])
 
 
 def worst(jobs: Sequence[Job]) -> int:

@@ -161,8 +161,10 @@ def test_nobody_waits_for_a_job_of_which_nobody_can_tell(tmp_path: Path) -> None
 def test_an_array_and_its_jobs_are_found_by_name(tmp_path: Path) -> None:
     late = make_run(tmp_path, array="array-0a1b2c", index=10)
     early = make_run(tmp_path, array="array-0a1b2c", index=2)
-    make_run(tmp_path, array="array-ffffff", index=2)
-    assert find_runs("array-0a1b2c", [tmp_path]) == (early, late)
+    other = make_run(tmp_path, array="array-ffffff", index=2, now=2e9)
+    latest = find_runs("latest", [tmp_path])
+    assert (latest.runs, latest.array) == ((other,), "array-ffffff")
+    assert find_runs("array-0a1b2c", [tmp_path]).runs == (early, late)
     assert find_run("array-0a1b2c/10", [tmp_path]) == late
     for word, said in (
         ("array-0a1b2d", "no array 'array-0a1b2d'"),

@@ -27,7 +27,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
-from clusterkit.jobs.find import find_run, list_runs
+from clusterkit.jobs.find import Named, find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
@@ -657,7 +657,7 @@ def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
         return Job(run=run, submission=submission, status=JobStatus(state=JobState.CANCELLED))
 
     runs = [make_run(tmp_path, job_id=name) for name in ("7", "8")]
-    by_name = {"7": (runs[0],), "8": (runs[1],)}
+    by_name = {"7": Named(runs=(runs[0],)), "8": Named(runs=(runs[1],))}
     monkeypatch.setattr("clusterkit.cli.jobs.wait.runs_named", by_name.__getitem__)
     monkeypatch.setattr("clusterkit.cli.jobs.wait.end", ended)
     with pytest.raises(typer.Exit) as left:

@@ -141,20 +141,58 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
     waited = run(desk, "wait", name, "--json")
     assert waited.returncode == 1
     assert json.loads(waited.stdout)["counts"] == {"succeeded": 1, "failed": 1}
-    assert f"{name}/1 ended so:" in waited.stderr
-    assert "what   the script ended with exit code 3" in waited.stderr
-    assert "more did not succeed" not in waited.stderr
+    assert "job    1  (1 of 2)\nwhat   the script ended with exit code 3" in waited.stderr
     shown = run(desk, "status", name)
     assert shown.returncode == 1
     assert shown.stdout.startswith(f"{name}  1 succeeded, 1 failed\n")
     assert run(desk, "logs", f"{name}/1").stdout.strip().startswith("3")
-    assert "say which one" in run(desk, "logs", name).stderr
+    assert "say which one" in run(desk, "logs", "-f", name).stderr
     assert "2 succeeded" not in run(desk, "cancel", name).stdout
     assert f"c3 ({name})" in run(desk, "status").stdout
     # Not all of the array succeeded, so the job after it never runs.
     last = json.loads(run(desk, "status", after.stdout.strip(), "--json").stdout)
     assert last["state"] == "cancelled"
     assert last["reason"] == f"{jobs[1]['job_id']} failed, and it was to run after its success"
+
+
+SWEPT = """\
+import sys
+lr, seed = sys.argv[1], int(sys.argv[2])
+print(f"step {seed}/100 loss 1.0")
+if lr == "2":
+    raise ValueError(f"no learning rate {lr} in trial-{seed}")
+if seed == 7:
+    {}["warmup"]
+"""
+
+
+def test_failed_jobs_of_a_sweep_are_folded_by_cause_and_latest_is_all_of_it(desk: Path) -> None:
+    (desk / "train.py").write_text(SWEPT)
+    sweep = ("--array", "lr=1,2;seed=5-7", "train.py", "{lr}", "{seed}")
+    run(desk, "submit", "--framework", "env", *sweep)
+    waited = run(desk, "wait", "latest", "--json")
+    document = json.loads(waited.stdout)
+    array = document["array"]
+    assert document["counts"] == {"succeeded": 2, "failed": 4}
+    found = run(desk, "diagnose", "latest")
+    assert found.returncode == 1
+    assert found.stdout in waited.stderr
+    first, second = found.stdout.rstrip().split("\n\n")
+    for text in ("jobs   3-5  (3 of 6)\nwhat   the script raised ValueError.", "between 5 and 7"):
+        assert text in first
+    assert first.endswith(f"one    $ clusterkit diagnose {array}/3")
+    assert second.startswith("job    2  (1 of 6)\nwhat   the script raised KeyError.")
+    assert max(map(len, found.stdout.replace(str(desk), "").splitlines())) <= 80
+    causes = json.loads(run(desk, "diagnose", array, "--json").stdout)["causes"]
+    told = [(one["indices"], one["steps"], one["cause"]["rule"]) for one in causes]
+    assert told == [([3, 4, 5], [5, 6, 7], "python-exception"), ([2], [7], "python-exception")]
+    logs = run(desk, "logs", "latest", "--tail", "1")
+    assert "ValueError: no learning rate 2 in trial-5" in logs.stdout
+    assert logs.stdout.endswith(f"one    $ clusterkit logs {array}/2\n\n")
+    one = json.loads(run(desk, "logs", array, "--tail", "1", "--json").stdout)["causes"][1]["logs"]
+    assert [node["text"] for node in one["nodes"]] == ["KeyError: 'warmup'\n"]
+    ended = run(desk, "cancel", "latest")
+    assert ended.stdout == f"{array} 2 succeeded, 4 failed\n"
 
 
 def fake_slurm(desk: Path, then: str) -> str:
