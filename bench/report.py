@@ -191,13 +191,17 @@ def _since(of: Milestones) -> dict[str, float]:
 
 
 def _met(one: Startup) -> bool | None:
-    return None if one.goal_s is None else one.wall.median_s <= one.goal_s
+    if one.goal_s is None:
+        return None
+    busy = one.goal_cpu_s is not None and one.cpu.median_s > one.goal_cpu_s
+    return one.wall.median_s <= one.goal_s and not busy
 
 
 def _startup_goal(one: Startup) -> str:
     if one.goal_s is None:
         return ""
-    return against(f"{one.goal_s * 1000:.0f}", met=bool(_met(one)))
+    cpu = "" if one.goal_cpu_s is None else f", cpu {one.goal_cpu_s * 1000:.0f}"
+    return against(f"{one.goal_s * 1000:.0f}{cpu}", met=bool(_met(one)))
 
 
 def _ms(seconds: float) -> str:

@@ -25,11 +25,19 @@ class Command:
     title: str
     argv: tuple[str, ...]
     goal_s: float | None = None
+    goal_cpu_s: float | None = None
+    """Of all its processes."""
 
 
 COMMANDS = (
     Command(title=YARDSTICK, argv=(sys.executable, "-c", "pass")),
     Command(title="clusterkit --version", argv=(str(CLUSTERKIT), "--version"), goal_s=0.150),
+    Command(
+        title="clusterkit preflight --self",
+        argv=(str(CLUSTERKIT), "preflight", "--self", "--budget", "5"),
+        goal_s=1.0,
+        goal_cpu_s=0.300,
+    ),
     Command(
         title="clusterkit submit --dry-run",
         argv=(
@@ -69,6 +77,7 @@ class Startup:
 
     title: str
     goal_s: float | None
+    goal_cpu_s: float | None
     wall: Figures
     cpu: Figures
     yardsticks: float
@@ -99,6 +108,7 @@ def measure(runs: int) -> tuple[Startup, ...]:
         Startup(
             title=command.title,
             goal_s=command.goal_s,
+            goal_cpu_s=command.goal_cpu_s,
             wall=Figures.of(walls[command.title]),
             cpu=Figures.of(cpus[command.title]),
             yardsticks=median_ratio(walls[command.title], walls[YARDSTICK]),

@@ -62,7 +62,7 @@ def fleet(nodes: int) -> Fleet:
 
 def _said_by_the_double(job: PreflightJob) -> Mapping[str, str]:
     """Return what eight healthy GPUs print, by probe."""
-    wanted = [p for p in probes_of(all_checks()) if p.name.startswith(("nvidia-", "kernel-log"))]
+    wanted = [p for p in probes_of(all_checks(), job) if p.name.startswith(("nvidia-", "kernel-log"))]
     compound = compose(wanted, job, token="ckbench")
     env = {
         "PATH": f"{_DOUBLES}:{os.environ['PATH']}",

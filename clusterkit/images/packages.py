@@ -6,7 +6,6 @@ import shlex
 
 from clusterkit.core.distribution import own_requirements
 from clusterkit.core.errors import UserError
-from clusterkit.images.catalogue import IMAGES, lineage
 from clusterkit.launch.frameworks import Framework, load_framework
 from clusterkit.launch.frameworks.base import PACKAGE_NAME
 
@@ -38,6 +37,8 @@ def remedies(framework: Framework, python: str) -> tuple[str, ...]:
 
 def image_with(framework: Framework) -> str | None:
     """Return the name of an image that has the package; None where the catalogue has none."""
+    from clusterkit.images.catalogue import IMAGES, lineage  # noqa: PLC0415 - reads a long file
+
     if "/" in framework.image:
         return framework.image  # of somebody else, by its whole name
     package = framework.package_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def collect(
     """
     began = time.monotonic()
     with marked(job) as marked_job:
-        compound = compose(probes_of(checks), marked_job, token=new_token())
+        compound = compose(probes_of(checks, marked_job), marked_job, token=new_token())
         replies = transport.ask(job.hosts, compound, on_reply=on_reply)
     return Bundle(
         job=marked_job,
@@ -46,9 +46,10 @@ def collect(
     )
 
 
-def probes_of(checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
-    """Return the probes that `checks` read from the one round trip, each once."""
-    selected = (check for check in checks if check.tier is not Tier.NETWORK)
+def probes_of(checks: Sequence[Check], job: PreflightJob) -> tuple[Probe[Any], ...]:
+    """Return the probes that `checks` read from the one round trip of this job, each once."""
+    asked = (check for check in checks if check.tier is not Tier.NETWORK)
+    selected = (check for check in asked if check.skip_if(job) is None)
     return tuple({probe.name: probe for check in selected for probe in check.probes}.values())
 
 
@@ -72,16 +73,18 @@ def marked(job: PreflightJob) -> Iterator[PreflightJob]:
 
 
 def checks_to_ask(
-    select: Sequence[str], ignore: Sequence[str], *, network: bool
+    select: Sequence[str], ignore: Sequence[str], *, network: bool, without: Collection[str] = ()
 ) -> tuple[Check, ...]:
     """Return the checks for which nodes are to be asked.
 
-    Whoever names a check of the network wants it measured.
+    Whoever names a check of the network wants it measured. Where none is named, areas `without`
+    are left out, and not loaded.
 
     Raises:
         UserError: a word names no check, or none is left.
     """
-    chosen = select_checks(all_checks(), select=select, ignore=ignore)
+    known = all_checks() if select or ignore else all_checks(without)
+    chosen = select_checks(known, select=select, ignore=ignore)
     if not network and not select:
         chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
     return _some(chosen)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts import hostlist
-from clusterkit.launch.rank_layout.fabric import Fabric, measured_fabric
 from clusterkit.preflight.bundle import Bundle, uncollected
-from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Result, Tier
-from clusterkit.preflight.checks.net_evidence import read_links
 from clusterkit.preflight.checks.ssh import reachable
 from clusterkit.preflight.report import Report
 from clusterkit.transport.probe import Missing, Probe, ReachProblem
@@ -121,21 +116,3 @@ def _merged(members: Iterable[tuple[str | None, Result]]) -> str:
     if len(by_text) > _SHOWN:
         lines.append(f"... and {len(by_text) - _SHOWN} more")
     return "\n".join(lines)
-
-
-def measured_in(folder: Path) -> Fabric:
-    """Return which nodes are near each other by what preflight measured, from a bundle.
-
-    Raises:
-        UserError: it is not a bundle, or nothing was measured.
-    """
-    evidence = evidence_of(read_bundle(folder))
-    links = read_links(evidence)
-    nodes = [node.name for node in evidence.nodes]
-    fabric = measured_fabric(nodes, latencies_us=links.latencies_us, rates=links.rates)
-    if not fabric.leaves:
-        raise UserError(
-            f"{folder}: nothing was measured between the nodes",
-            hint="clusterkit preflight --network --save DIR",
-        )
-    return fabric

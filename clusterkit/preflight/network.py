@@ -12,11 +12,16 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
+from clusterkit.core.errors import UserError
+from clusterkit.launch.rank_layout.fabric import Fabric, measured_fabric
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Tier
 from clusterkit.preflight.checks.net_evidence import BAD, SLOW, Pair, facts_of, far, read_links
+from clusterkit.preflight.evaluate import evidence_of
 from clusterkit.preflight.probes.net import allreduce
 from clusterkit.preflight.probes.net import links as net_links
 from clusterkit.transport.base import Reply, Transport
@@ -197,3 +202,21 @@ def disjoint(pairs: Iterator[tuple[int, int]], *, most: int) -> Rounds:
 
 def _written(rounds: Rounds) -> str:
     return ";".join(",".join(f"{low}-{high}" for low, high in pairs) for pairs in rounds)
+
+
+def measured_in(folder: Path) -> Fabric:
+    """Return which nodes are near each other by what preflight measured, from a bundle.
+
+    Raises:
+        UserError: it is not a bundle, or nothing was measured.
+    """
+    evidence = evidence_of(read_bundle(folder))
+    links = read_links(evidence)
+    nodes = [node.name for node in evidence.nodes]
+    fabric = measured_fabric(nodes, latencies_us=links.latencies_us, rates=links.rates)
+    if not fabric.leaves:
+        raise UserError(
+            f"{folder}: nothing was measured between the nodes",
+            hint="clusterkit preflight --network --save DIR",
+        )
+    return fabric

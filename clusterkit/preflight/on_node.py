@@ -29,7 +29,7 @@ _HARDWARE = frozenset({"GPU", "IB"})
 _NO_CAUSE = frozenset({"GPU013", "GPU014", "GPU016", "GPU025", "IB007"})
 """Those that are not: heat and slow links make nobody fail, and IB007 judges the job's settings."""
 
-_ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
+ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
 """Areas that a node cannot evaluate of itself, or that starting the job has proven already."""
 
 
@@ -42,7 +42,7 @@ def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = Fal
         UserError: the document is damaged.
         RemoteError: there is no shell, or it does not answer in time.
     """
-    alone = checks_of_one_node(all_checks())
+    alone = checks_of_one_node(all_checks(ELSEWHERE))
     causes = (c for c in alone if c.area in _HARDWARE and c.id not in _NO_CAUSE)
     checks = tuple(causes) if hardware else alone
     job = read_job(document, hosts=(node,))
@@ -72,7 +72,7 @@ def examine_network(
 
 def checks_of_one_node(checks: Sequence[Check]) -> tuple[Check, ...]:
     """Return those that a machine can evaluate of itself, without Slurm and a network."""
-    return tuple(c for c in checks if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+    return tuple(c for c in checks if c.tier is Tier.NODE and c.area not in ELSEWHERE)
 
 
 def ask_here(job: PreflightJob, checks: Sequence[Check], *, within_s: float) -> Bundle:

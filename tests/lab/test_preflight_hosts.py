@@ -71,7 +71,7 @@ def job(tmp_path: Path) -> PreflightJob:
 
 def look(lab: Lab, job: PreflightJob) -> Evidence:
     """Ask the three nodes, and Slurm, as preflight does."""
-    compound = compose(probes_of(CHECKS), job, token="ck0")
+    compound = compose(probes_of(CHECKS, job), job, token="ck0")
 
     def ask(host: str) -> Mapping[str, Output]:
         done = lab.run(host, ["sh", "-s"], input=compound.script)

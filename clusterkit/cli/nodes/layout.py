@@ -140,7 +140,7 @@ def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
 def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     """Return what is known of the network; None where nothing is."""
     if topology is None and bundle is not None:
-        from clusterkit.preflight.evaluate import measured_in
+        from clusterkit.preflight.network import measured_in
 
         return measured_in(Path(bundle))
     if topology is None:

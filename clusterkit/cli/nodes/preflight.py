@@ -68,7 +68,7 @@ def preflight(
     if itself:
         given = {**options, "drain_command": drain_command or None}
         _refuse_beside("--self asks this machine alone", given, _ITSELF)
-        chosen = _of_one_machine(checks_to_ask(selected, ignored, network=False), purpose)
+        chosen = _of_one_machine(selected, ignored, purpose)
         output.require(places)
         bundle = _asked_itself(chosen, budget, options.get("gpus_per_node"))
     elif "replay" in options:
@@ -183,11 +183,15 @@ _PURPOSES = {"prolog": frozenset[str](), "epilog": frozenset[str](), "healthchec
 _BUDGET_S = 5.0
 
 
-def _of_one_machine(checks: Sequence[Check], purpose: str | None) -> Sequence[Check]:
-    """Return those of `checks` that a machine can evaluate of itself at that time."""
+def _of_one_machine(
+    select: Sequence[str], ignore: Sequence[str], purpose: str | None
+) -> Sequence[Check]:
+    """Return the checks that a machine can evaluate of itself at that time."""
     from clusterkit.preflight.checks.gpu_driver import gpu_count
-    from clusterkit.preflight.on_node import checks_of_one_node
+    from clusterkit.preflight.collect import checks_to_ask
+    from clusterkit.preflight.on_node import ELSEWHERE, checks_of_one_node
 
+    checks = checks_to_ask(select, ignore, network=False, without=ELSEWHERE)
     if purpose is not None and purpose not in _PURPOSES:
         raise UserError(f"--for {purpose}: unknown", hint=choices_hint(purpose, _PURPOSES))
     alone = {check.id for check in (*checks_of_one_node(checks), gpu_count)}

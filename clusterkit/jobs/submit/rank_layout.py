@@ -74,7 +74,7 @@ def _fabric(plan: LaunchPlan, topology: Path) -> Fabric:
     if not topology.is_dir():
         return parse_fabric(read_text(topology), source=str(topology))
     # Loads all checks, and only here.
-    from clusterkit.preflight.evaluate import measured_in  # noqa: PLC0415
+    from clusterkit.preflight.network import measured_in  # noqa: PLC0415
 
     return measured_in(topology)
 

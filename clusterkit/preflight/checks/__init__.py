@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from clusterkit.core.errors import Problem, UserError, did_you_mean
 from clusterkit.preflight.checks.types import Check
@@ -18,14 +18,16 @@ __all__ = ["AREAS", "Check", "all_checks", "select_checks"]
 ENTRY_POINT_GROUP = "clusterkit.checks"
 
 
-def all_checks() -> tuple[Check, ...]:
-    """Return every check, sorted by area and number.
+def all_checks(without: Collection[str] = ()) -> tuple[Check, ...]:
+    """Return every check, sorted by area and number; files of areas `without` are not loaded.
+
+    Checks of third parties in these areas are among them all the same.
 
     Raises:
         UserError: two have the same id or name, or a third party's is none.
     """
     found: dict[str, Check] = {}
-    for check in [*_builtin(), *_third_party()]:
+    for check in [*_builtin(without), *_third_party()]:
         taken = found.get(check.id) or next(
             (c for c in found.values() if c.name == check.name), None
         )
@@ -75,10 +77,10 @@ def _named(check: Check, word: str) -> bool:
     return word.lower() in {check.id.lower(), check.name.lower(), check.area.lower()}
 
 
-def _builtin() -> list[Check]:
-    modules = [
-        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
-    ]
+def _builtin(without: Collection[str]) -> list[Check]:
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    left = [name for name in names if name.partition("_")[0].upper() not in without]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in left]
     # A module that needs the check of another has it under the same name.
     found = {id(c): c for m in modules for c in vars(m).values() if isinstance(c, Check)}
     return [*found.values()]

@@ -112,6 +112,8 @@ class Check:
     probes: tuple[Probe[Any], ...]
     judge: Callable[[Evidence], Results]
     tier: Tier = Tier.NODE
+    skip_if: Callable[[PreflightJob], str | None] = lambda _: None
+    """Return why it does not apply to a job, of which nodes are not asked for it then."""
 
     @property
     def area(self) -> str:
@@ -155,7 +157,9 @@ def check(
             else:
                 yield from evaluate(evidence)
 
-        return Check(id=id_, name=name, about=texts, probes=probes, judge=judge, tier=tier)
+        return Check(
+            id=id_, name=name, about=texts, probes=probes, judge=judge, tier=tier, skip_if=skip_if
+        )
 
     return decorated
 

@@ -9,8 +9,13 @@ PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export 
 CLUSTERKIT_PROBES=@TOKEN@; export CLUSTERKIT_PROBES
 T="@TOKEN@ ${SLURM_PROCID:-0}"
 echo "$T - @ $(date +%s.%N) ${SLURMD_NODENAME:-$(uname -n)}"
-# put a frame around each line of one stream
-L() { awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'; }
+# put a frame around each line of one stream; only in a process of its own
+L() { exec awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'; }
+# the same for standard error, where awk is started only if there is any
+E() {
+IFS= read -r l || [ -n "$l" ] || return 0
+{ printf '%s\n' "$l"; cat; } | L "$1" e
+}
 # seconds since boot
 W() { read -r w _ </proc/uptime; echo "$w"; }
 # a command with a time limit, where there is `timeout` with the options of coreutils
@@ -44,7 +49,7 @@ exit 130
 P() {
 s=$(W)
 r=$({ { { B "$2" sh -c "$3" 2>&4 3>&- 4>&- 5>&-; echo "$?" >&5; } | L "$1" o >&3; } 4>&1 |
-L "$1" e >&3; } 5>&1)
+E "$1" >&3; } 5>&1)
 echo "$T $1 = $r $s $(W)"
 }
 H 2>/dev/null &

@@ -380,6 +380,26 @@ def test_a_machine_checks_itself_and_is_silent_while_it_is_healthy(
     assert {f["id"] for f in found["findings"]}.isdisjoint({"SSH001", "SLURM001", "GPU020"})
 
 
+def test_a_machine_that_checks_itself_starts_nothing_that_only_a_job_needs(
+    verb: Verb, tmp_path: Path
+) -> None:
+    assert verb("--self", "--save", "kept").returncode in {0, 1}
+    kept = json.loads((tmp_path / "kept/manifest.json").read_text())
+    (node,) = kept["nodes"]
+    assert "host-system" in node["probes"]
+    assert {"job-python", "imex"}.isdisjoint(node["probes"])
+    code = (
+        "import sys; from clusterkit.preflight.checks import all_checks\n"
+        "from clusterkit.preflight.on_node import ELSEWHERE, checks_of_one_node\n"
+        "alone = checks_of_one_node(all_checks(ELSEWHERE))\n"
+        "files = {'net', 'fs', 'slurm'} & {name.rpartition('.')[2] for name in sys.modules\n"
+        "    if name.startswith('clusterkit.preflight.checks.')}\n"
+        "print(files, alone == checks_of_one_node(all_checks()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "set() True\n", done.stderr
+
+
 def test_a_machine_that_is_unhealthy_says_why_in_one_line(verb: Verb) -> None:
     done = verb("--self", "--gpus-per-node", "8", "--select", "GPU002")
     assert (done.returncode, done.stderr) == (1, "")
