@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +59,7 @@ def marked(job: PreflightJob) -> Iterator[PreflightJob]:
     if not job.paths:
         yield job
         return
-    name = f".clusterkit-preflight-{secrets.token_hex(6)}"
+    name = f".clusterkit-preflight-{os.urandom(6).hex()}"
     path = Path(job.paths[0]) / name
     try:
         files.write_text(path, name + "\n")

@@ -23,8 +23,8 @@ finds by a variable of theirs; otherwise they would keep GPUs, ports and a step 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Answer:
 
 def new_token() -> str:
     """Return a word of letters and digits that nothing else on a node prints."""
-    return f"ck{secrets.token_hex(8)}"
+    return f"ck{os.urandom(8).hex()}"
 
 
 def compose(

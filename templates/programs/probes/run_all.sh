@@ -9,12 +9,14 @@ PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export 
 CLUSTERKIT_PROBES=@TOKEN@; export CLUSTERKIT_PROBES
 T="@TOKEN@ ${SLURM_PROCID:-0}"
 echo "$T - @ $(date +%s.%N) ${SLURMD_NODENAME:-$(uname -n)}"
-# put a frame around each line of one stream; only in a process of its own
-L() { exec awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'; }
-# the same for standard error, where awk is started only if there is any
-E() {
+# put a frame around each line of one stream, only in a process of its own; most have a line or none,
+# for which awk would take longer than what printed them
+L() {
+for i in 1 2 3 4; do
 IFS= read -r l || [ -n "$l" ] || return 0
-{ printf '%s\n' "$l"; cat; } | L "$1" e
+printf '%s%.@LINE@s\n' "$T $1 $2 " "$l"
+done
+exec awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'
 }
 # seconds since boot
 W() { read -r w _ </proc/uptime; echo "$w"; }
@@ -49,7 +51,7 @@ exit 130
 P() {
 s=$(W)
 r=$({ { { B "$2" sh -c "$3" 2>&4 3>&- 4>&- 5>&-; echo "$?" >&5; } | L "$1" o >&3; } 4>&1 |
-E "$1" >&3; } 5>&1)
+L "$1" e >&3; } 5>&1)
 echo "$T $1 = $r $s $(W)"
 }
 H 2>/dev/null &
