@@ -62,7 +62,8 @@ def fleet(nodes: int) -> Fleet:
 
 def _said_by_the_double(job: PreflightJob) -> Mapping[str, str]:
     """Return what eight healthy GPUs print, by probe."""
-    wanted = [p for p in probes_of(all_checks(), job) if p.name.startswith(("nvidia-", "kernel-log"))]
+    probes = probes_of(all_checks(), job)
+    wanted = [probe for probe in probes if probe.name.startswith(("nvidia-", "kernel-log"))]
     compound = compose(wanted, job, token="ckbench")
     env = {
         "PATH": f"{_DOUBLES}:{os.environ['PATH']}",
