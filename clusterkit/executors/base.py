@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.errors import Problem, RemoteError, UserError
 from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run.dependencies import Dependencies
@@ -65,6 +65,21 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a scheduler says of a job that is not submitted."""
+
+    starts_at: float | None = None
+    """When it would start, in seconds since the epoch."""
+    nodes: str = ""
+    """Where, as a hostlist."""
+    unknown: str | None = None
+    """Why the scheduler did not tell, in its own words."""
+    problems: tuple[Problem, ...] = ()
+    """In what the job asks for more than it can get."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerState:
     """What the scheduler (or, locally, the controller) says of a job."""
 
@@ -96,6 +111,11 @@ class Executor:
         Raises:
             UserError: the plan asks for more than there is.
         """
+
+    def forecast(self, plan: LaunchPlan, script: str) -> Forecast | None:
+        """Return when and where a job would start, and its limits; None where nobody can tell."""
+        del plan, script
+        return None
 
     def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
         """Start the job whose files stand in `run`; its secret variables do not leave here.

@@ -148,3 +148,26 @@ def test_the_client_is_killed_at_any_moment(struck: Struck) -> None:
     print(f"{dict(first)}; {runs} runs, {ids} jobs; settled after {seconds:.0f} s")
     struck.check(jobs)
     await_true(lambda: len(struck.queued()) == ids)
+
+
+def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_way(
+    desk: Desk,
+) -> None:
+    """The real sbatch and scontrol; nothing is submitted."""
+    script = desk.write("never.py", "")
+    words = ("submit", "--dry-run", "--json", "--framework", "env", "--nodes", "2", script)
+    free = json.loads(desk.clusterkit(*words).stdout)["forecast"]
+    assert free["problems"] == []
+    assert free["starts_at"] < time.time() + 60
+    assert free["nodes"].startswith("n[")
+    when = ["starttime=now+1hour", "duration=60", "nodes=ALL", "flags=maint", "users=root"]
+    desk.lab.run("head", ["scontrol", "create", "reservation=upkeep", *when], check=True)
+    try:
+        done = desk.clusterkit("submit", "--dry-run", "--time", "90:00", *words[3:])
+    finally:
+        desk.lab.run("head", ["scontrol", "delete", "reservation=upkeep"], check=True)
+    assert "reservation upkeep takes n[" in done.stderr
+    too_long = json.loads(desk.clusterkit(*words[:-1], "--nodes", "90", script).stdout)["forecast"]
+    assert too_long["problems"][0]["message"].startswith("90 nodes asked for, but partition")
+    listed = desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab")
+    assert json.loads(listed.stdout)["jobs"] == []

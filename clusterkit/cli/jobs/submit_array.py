@@ -13,7 +13,14 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_options import warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
-from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
+from clusterkit.cli.jobs.submit_output import (
+    exit_by,
+    forecast_of,
+    listening,
+    show_forecast,
+    show_script,
+    showing_refusal,
+)
 from clusterkit.cli.jobs.wait import wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import cut, table
@@ -198,6 +205,7 @@ def _show(
 ) -> None:
     """Print a table of the jobs and the script of the first."""
     first = tied(plans[0], after)
+    forecast = forecast_of(first)
     if as_json:
         elements = [
             {"index": element.index, "name": plan.name, "values": element.values}
@@ -210,10 +218,12 @@ def _show(
                 "at_once": sweep.at_once,
                 "plan": first,
                 "files": render(first),
+                "forecast": forecast,
             }
         )
+        exit_by(forecast)
         return
-    show_plan(first, as_json=False)
+    show_script(first, render(first))
     limit = f", {sweep.at_once} at once" if sweep.at_once else ""
     jobs = f"{len(plans)} jobs{limit}; above is the first of them"
     console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}; above is its script'}")
@@ -229,6 +239,8 @@ def _show(
     if left > 1:
         lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
     console.note(*lines)
+    show_forecast(forecast)
+    exit_by(forecast)
 
 
 def _in_line(text: str) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
-from clusterkit.core.model import LaunchPlan
+from clusterkit.core.model import LaunchPlan, RenderedFile
+from clusterkit.executors import executor_for
+from clusterkit.executors.base import Forecast
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
 from clusterkit.launch.render import render, summary
 
@@ -46,12 +49,58 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
         raise typer.Exit(EXIT_FINDINGS) from error
 
 
-def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
-    """Print the script of a plan, and what would be done with it."""
-    rendered = render(plan)
-    if as_json:
-        console.json_document({"dry_run": True, "plan": plan, "files": rendered})
+def forecast_of(plan: LaunchPlan) -> Forecast | None:
+    """Return what the scheduler of the plan's cluster says of it; None where there is none."""
+    main = next((file.text for file in render(plan) if file.name == "job.sbatch"), "")
+    return executor_for(plan.cluster.kind).forecast(plan, main)
+
+
+def show_forecast(forecast: Forecast | None) -> None:
+    """Print when and where a job would start, what it exceeds, and what would delay it."""
+    if forecast is None:
         return
+    if forecast.starts_at is not None:
+        start = datetime.fromtimestamp(forecast.starts_at, tz=UTC).astimezone()
+        console.note(f"  would start {start:%m-%d %H:%M} on {forecast.nodes}, as of now")
+    elif forecast.unknown is not None:
+        console.note(f"  would start not known: {forecast.unknown}")
+    for text in forecast.notes:
+        console.warn(text)
+    for problem in forecast.problems:
+        hint = f"\nhint: {problem.hint}" if problem.hint else ""
+        console.error(problem.message + hint)
+
+
+def exit_by(forecast: Forecast | None) -> None:
+    """Leave with the exit code of findings where the scheduler would refuse the job.
+
+    Raises:
+        typer.Exit: it would, or the job could never start.
+    """
+    if forecast is not None and forecast.problems:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
+    """Print the script of a plan, what would be done with it, and what its scheduler says of it.
+
+    Raises:
+        typer.Exit: as `exit_by`.
+    """
+    rendered = render(plan)
+    forecast = forecast_of(plan)
+    if as_json:
+        told = {"dry_run": True, "plan": plan, "files": rendered, "forecast": forecast}
+        console.json_document(told)
+        exit_by(forecast)
+        return
+    show_script(plan, rendered)
+    show_forecast(forecast)
+    exit_by(forecast)
+
+
+def show_script(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
+    """Print the script of a plan, and what would be done with it."""
     main = "job.sbatch" if plan.cluster.kind.scheduled else "node.sh"
     text = next(file.text for file in rendered if file.name == main)
     sys.stdout.write(text)

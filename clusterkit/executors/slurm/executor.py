@@ -20,6 +20,7 @@ from clusterkit.executors.base import (
     PYTHON_VARIABLE,
     RUN_FOLDER_VARIABLE,
     Executor,
+    Forecast,
     Launched,
     SchedulerState,
     UnconfirmedError,
@@ -30,6 +31,7 @@ from clusterkit.executors.run.dependencies import Dependencies, waiting_for
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.executors.slurm import limits, lost_jobs, refusals
 from clusterkit.executors.slurm import states as slurm_states
+from clusterkit.executors.slurm.forecast import forecast
 from clusterkit.executors.slurm.states import Query
 
 _IN_FLIGHT_S = timing.scaled(8.0, 4.0)
@@ -49,6 +51,10 @@ class SlurmExecutor(Executor):
             checking = pool.submit(limits.check, plan)
             import_module("clusterkit.executors.submitit_job")  # needed next, while Slurm answers
             checking.result()
+
+    def forecast(self, plan: LaunchPlan, script: str) -> Forecast:
+        """Ask `sbatch --test-only`, scontrol and sacctmgr; nothing is submitted."""
+        return forecast(plan, script)
 
     def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
         """Hand the rendered script to sbatch.

@@ -7,7 +7,7 @@ figure. What cannot be found out (no sinfo here, a partition that hides itself) 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -48,11 +48,21 @@ def check(plan: LaunchPlan) -> None:
     Raises:
         UserError: it asks for more nodes, GPUs or time than there is, with the figures.
     """
+    problems = problems_in_all(plan, partitions_of(plan))
+    if problems:
+        raise UserError(problems=problems)
+
+
+def partitions_of(plan: LaunchPlan) -> list[Partition]:
+    """Return the partitions in which the job may run, of which Slurm tells."""
     requested = plan.directives.get("partition") or plan.cluster.partition
-    partitions = [p for name in _names(requested) if (p := _load(name)) is not None]
+    return [p for name in _names(requested) if (p := _load(name)) is not None]
+
+
+def problems_in_all(plan: LaunchPlan, partitions: Sequence[Partition]) -> list[Problem]:
+    """Return why the job can run in none of these, by the first; nothing where it can in one."""
     verdicts = [problems_of(plan, partition) for partition in partitions]
-    if verdicts and all(verdicts):
-        raise UserError(problems=verdicts[0])
+    return verdicts[0] if verdicts and all(verdicts) else []
 
 
 def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
@@ -88,11 +98,11 @@ def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
         return []
     if seconds is None and not plan.directives.get("time"):
         return []  # the partition's own default
-    requested = _clock(seconds) if seconds is not None else "no time limit"
+    requested = clock(seconds) if seconds is not None else "no time limit"
     return [
         Problem(
-            message=f"{requested} asked for, but partition {partition.name} allows {_clock(limit)}",
-            hint=f"--time {_clock(limit)}",
+            message=f"{requested} asked for, but partition {partition.name} allows {clock(limit)}",
+            hint=f"--time {clock(limit)}",
         )
     ]
 
@@ -139,7 +149,7 @@ def parse_partition(text: str, sinfo: str) -> Partition | None:
         ),
         hidden=max(0, int(total) - len(rows)) if total.isdigit() else 0,
         max_nodes=int(most) if most.isdigit() else None,
-        max_time_s=_seconds(fields.get("MaxTime", "")),
+        max_time_s=seconds_of(fields.get("MaxTime", "")),
     )
 
 
@@ -159,14 +169,15 @@ def _load(name: str) -> Partition | None:
     return parse_partition(about.output, nodes.output)
 
 
-def _seconds(text: str) -> int | None:
+def seconds_of(text: str) -> int | None:
     """Return a time limit in seconds; None for no limit, and for what is none."""
     with suppress(ValueError):
         return parse_time_limit(text)
     return None
 
 
-def _clock(seconds: int) -> str:
+def clock(seconds: int) -> str:
+    """Return seconds as Slurm and `--time` have them: `1-12:00:00`."""
     days, rest = divmod(seconds, 86400)
     text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}-{text}" if days else text

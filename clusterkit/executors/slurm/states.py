@@ -120,7 +120,7 @@ def exit_code_of(job_id: str) -> int | None:
 def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `squeue -h -t all -o "%A|%T|%r|%S|%o"`; lines that are no rows are passed over."""
     return {
-        job_id: replace(state_of(word, reason=reason.strip()), start=_moment(start))
+        job_id: replace(state_of(word, reason=reason.strip()), start=moment_of(start))
         for job_id, word, reason, start, command in _rows(text, queries, fields=5)
         if is_script(command.strip(), queries[job_id].script)
     }
@@ -143,7 +143,7 @@ def _rows(text: str, queries: Mapping[str, Query], *, fields: int) -> Iterator[l
     return (row for row in rows if len(row) == fields and row[0] in queries)
 
 
-def _moment(text: str) -> float | None:
+def moment_of(text: str) -> float | None:
     """Return a local time as squeue prints it in seconds since the epoch; None for `N/A`."""
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
