@@ -1,4 +1,4 @@
-"""`clusterkit bench collectives` over links of a known rate, and beside iperf3."""
+"""Benches on the practice cluster: links of a known rate, beside iperf3; shared storage."""
 
 from __future__ import annotations
 
@@ -122,3 +122,24 @@ def test_a_client_that_is_struck_at_any_moment_leaves_no_job(
             assert job["state"] == "cancelled" or job["reason"].startswith("never "), job
             ends.append(f"{job['state']}: {job['reason']}")
     print(*ends, sep="\n")
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_nodes_measure_the_storage_that_they_share(desk: Desk, cluster: str) -> None:
+    folder = desk.folder / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    words = ("bench", "storage", "-c", cluster, "-n", "2", "-g", "2", "--size", "16M")
+    done = desk.clusterkit(*words, "--path", str(folder), "--mtbf", "8h", "--json")
+    found = json.loads(done.stdout)
+    assert found["complete"] is True, done.stderr
+    assert {one["kind"] for one in found["findings"]} <= {"slow"}, "they share two processors"
+    assert done.returncode == (1 if found["findings"] else 0)
+    assert len(found["nodes"]) == 2
+    for node in found["nodes"]:
+        rates = ("write", "write_all", "read", "read_all", "small_per_s")
+        assert all(node[rate] > 0 for rate in rates), node
+        assert (node["path"], node["read_from"] is None) == (str(folder), False)
+    slowest = max(node["checkpoint_s"] for node in found["nodes"])
+    assert found["interval"]["write_s"] == slowest
+    assert found["interval"]["young_s"] == pytest.approx((2 * slowest * 8 * 3600) ** 0.5)
+    assert list(folder.iterdir()) == []

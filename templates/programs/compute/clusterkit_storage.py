@@ -178,15 +178,28 @@ class Turns:
 
     def __init__(self, meeting, ranks):
         self.meeting, self.ranks, self.turn = meeting, ranks, 0
+        self.all_came = True
 
     def next(self):
-        """Wait for the others; not for long, as they may be stuck."""
+        """Wait for the others; once, and not for long, as they may be stuck.
+
+        Raises:
+            OSError: the others have gone on without this rank.
+        """
         self.turn += 1
-        key = f"turn/{self.turn}"
-        there, ends = self.meeting.store.add(key, 1), time.monotonic() + 2 * PART_S
+        store, key = self.meeting.store, f"turn/{self.turn}"
+        if store.add(f"{key}/over", 0):
+            self.turn = TURNS  # nobody waits for it any more
+            raise OSError(f"stuck for more than {2 * PART_S:.0f} s, the others went on without it")
+        there, ends = store.add(key, 1), time.monotonic() + 2 * PART_S
         while there < self.ranks and time.monotonic() < ends:
             time.sleep(0.05)
-            there = self.meeting.store.add(key, 0)
+            there = store.add(key, 0)
+        if there < self.ranks:
+            late = f"{self.ranks - there} of {self.ranks} ranks"
+            if store.add(f"{key}/over", 1) == 1:  # the first to tell
+                print(f"part {self.turn} of {TURNS}: {late} are left out", flush=True)
+            self.ranks, self.all_came = there, False
 
     def leave(self):
         """Let nobody wait for this rank from now on."""
@@ -225,6 +238,7 @@ def main(text):
     error = agreed["errors"].get(str(meeting.rank))
     if error is not None:
         me["error"] = error
+    all_came = True
     if "error" not in me:
         me["size"] = agreed["size"]
         turns = Turns(meeting, agreed["ranks"])
@@ -233,7 +247,9 @@ def main(text):
         except OSError as failed:
             me["error"] = f"{failed.strerror or failed}"[:200]
             turns.leave()
-    meeting.end(me, 4 * PART_S + LATE_S)
+        all_came = turns.all_came
+    # Whoever was waited for in a part had its time.
+    meeting.end(me, 4 * PART_S + LATE_S if all_came else LATE_S)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -117,3 +118,28 @@ def test_nobody_waits_for_a_rank_that_has_left(program: ModuleType) -> None:
     left.leave()
     for _ in range(program.TURNS):
         stays.next()
+    assert stays.all_came
+
+
+def test_a_rank_that_is_stuck_is_waited_for_once_and_left_out_when_it_comes(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "PART_S", 0.5)
+    counts: Counter[str] = Counter()
+
+    def add(key: str, more: int) -> int:
+        counts[key] += more
+        return counts[key]
+
+    meeting = SimpleNamespace(store=SimpleNamespace(add=add))
+    goes_on, stuck = program.Turns(meeting, 2), program.Turns(meeting, 2)
+    began = time.monotonic()
+    for _ in range(program.TURNS):
+        goes_on.next()
+    assert 1 <= time.monotonic() - began < 3
+    assert not goes_on.all_came
+    assert capsys.readouterr().out == "part 1 of 5: 1 of 2 ranks are left out\n"
+    with pytest.raises(OSError, match="stuck for more than 1 s"):
+        stuck.next()
+    stuck.leave()
+    assert counts["turn/5"] == 1, "nobody counts on it"
