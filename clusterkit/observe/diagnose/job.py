@@ -14,9 +14,10 @@ from clusterkit.core.model import JobState
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.shell import quote
 from clusterkit.core.text import some_of
-from clusterkit.executors.run import node_results
+from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.executors.submission import fetch
+from clusterkit.jobs.document import name_of
 from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.observe.diagnose.events import Source
@@ -69,8 +70,21 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     found = diagnose([*_of_last_attempt(rules, job)], sources, known)
     # Where all went well, nobody has to print: often the first rank alone does.
     quiet = job.status.state in {JobState.PENDING, JobState.SUCCEEDED}
-    notes = () if quiet else missing
+    notes = () if quiet else (*missing, *_still_on_nodes(job))
     return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
+
+
+def _still_on_nodes(job: Job) -> Iterator[str]:
+    """Yield what is not known here of a hang, where each node has a run folder of its own."""
+    hang = hangs.open_hang(job.run, node_results.latest_attempt(job.run))
+    cluster = object_of(files.read_json(job.run.plan) or {}, "cluster")
+    apart = job.submission.kind.lists_hosts and cluster.get("shared_filesystem") is False
+    if apart and hang is not None and not job.status.state.final:
+        yield (
+            f"the nodes share no folder: where ranks stood is known of {hang.node} alone; "
+            f"where all stand now: clusterkit diagnose --stacks {name_of(job)}; dumps of flight "
+            f"recorders are fetched once the job has ended: clusterkit cancel {name_of(job)}"
+        )
 
 
 def _of_last_attempt(rules: Sequence[Rule], job: Job) -> Iterator[Rule]:

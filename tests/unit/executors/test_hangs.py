@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import signal
 import sys
@@ -20,8 +22,8 @@ from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import hangs, node_results, runfolder
 from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.jobs.document import full_document_of
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.document import full_document_of, name_of
+from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.jobs.watch import cancel, wait
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
@@ -75,6 +77,11 @@ while True:
 """As four ranks of torch with NCCL do, with dumps of a real run in which one stayed away."""
 
 
+def notes_of(job: Job) -> tuple[str, ...]:
+    notes = diagnose_job(job, load_rules(())).diagnosis.notes
+    return tuple(note for note in notes if "share no folder" in note)
+
+
 def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "recorders.py").write_text(RECORDERS)
     body = (
@@ -96,6 +103,14 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Pa
     cause = diagnose_job(load_job(run), load_rules(())).diagnosis.cause
     assert cause is not None
     assert cause.title == "rank 2 did not come to a collective (all_reduce)"
+    assert notes_of(load_job(run)) == ()
+    plan = json.loads(run.plan.read_text())
+    plan["cluster"]["shared_filesystem"] = False
+    run.plan.write_text(json.dumps(plan))
+    job = load_job(run)
+    ssh = dataclasses.replace(job.submission, kind=ClusterKind.SSH)
+    (note,) = notes_of(dataclasses.replace(job, submission=ssh))
+    assert f"clusterkit diagnose --stacks {name_of(job)}" in note
     (run.results / "go").touch()
     await_over(run)
     assert load_job(run).status.reason is None
