@@ -2,7 +2,7 @@
 
 Where no scheduler makes jobs wait for others (over ssh, and on this machine), such a job is queued:
 everything about it is on disk, and a client that looks on starts it when its time has come
-(`jobs/start_queued.py`).
+(`jobs/start_queued.py`), or the process that `submit` leaves for it (`jobs/starter.py`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from clusterkit.cli.frame.job_args import (
     state_text,
 )
 from clusterkit.cli.jobs.choose import chosen_runs
-from clusterkit.cli.jobs.wait import UNDER_WAY, show_array
+from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
@@ -216,7 +216,9 @@ def _table(jobs: list[Job]) -> None:
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
         array = f" ({job.submission.array})" if job.submission.array else ""
-        waits = f": {job.status.reason}" if job.status.state is JobState.PENDING else ""
+        status = job.status
+        told = status.state is JobState.PENDING and status.reason
+        waits = f": {status.reason}" if told else ""
         console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}', room)}")
 
 
@@ -263,7 +265,7 @@ def _describe(job: Job) -> None:
     if network is not None:
         console.say(f"  network    {network}")
     console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}", *_times(job))
-    console.say(f"  folder     {job.run.path}")
+    console.say(*starter_lines(job), f"  folder     {job.run.path}")
     attempts = node_results.read_attempts(job.run)
     for attempt in attempts:
         if len(attempts) > 1:

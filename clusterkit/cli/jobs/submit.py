@@ -122,7 +122,7 @@ def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief
     if submission.after:
         console.note(f"  starts      {waiting_for(submission.after)}")
         if run.queued.exists():
-            console.note(f"              if clusterkit supervise {job_id} (or wait) runs then")
+            console.note("              started in the background then")
     console.note(f"  run folder  {run.path}")
     if not brief:
         console.note(f"  follow      clusterkit logs -f {job_id}")

@@ -28,6 +28,7 @@ from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency, waiting_for
 from clusterkit.jobs.document import array_document
 from clusterkit.jobs.start_queued import is_queued, start_due
+from clusterkit.jobs.starter import leave_behind
 from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied
 from clusterkit.jobs.submit.submit import check, prepare
@@ -108,6 +109,7 @@ def submit_array(
     queued = [] if wait else [job for job in load_jobs(runs) if is_queued(job)]
     if queued:  # a client has to start them
         start_due(queued)
+    leave_behind(runs)
     if failure is not None:
         _report_failure(array, runs, failure, as_json=as_json)
         interrupted = isinstance(failure, KeyboardInterrupt)
@@ -170,7 +172,7 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     if array.after:
         console.note(f"  start       {waiting_for(array.after)}")
     if any(run.queued.exists() for run in runs):
-        console.note(f"  rest        waits until clusterkit supervise {array.array} (or wait) runs")
+        console.note("  rest        started in the background as others end")
     console.note(f"  run folders {runs[0].path.parent}")
     console.note(f"  look        clusterkit status {array.array}")
     console.note(f"  follow      clusterkit logs -f {array.array}/{array.sweep.elements[0].index}")

@@ -33,7 +33,8 @@ from clusterkit.jobs.document import (
     name_of,
 )
 from clusterkit.jobs.find import Named
-from clusterkit.jobs.start_queued import may_need_client
+from clusterkit.jobs.start_queued import is_queued, may_need_client
+from clusterkit.jobs.starter import leave_behind, starter_of
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel as end
 from clusterkit.jobs.watch import cancel_all, wait_for_all
@@ -134,7 +135,7 @@ def wait_for_runs(
         submission = runfolder.read_submission(runs[0])
         name = array or (submission and submission.job_id) or runs[0].key
         console.note(f"\n{name} is still running; come back: clusterkit {verb} {name}")
-        if any(map(may_need_client, runs)):
+        if not leave_behind(runs) and any(map(may_need_client, runs)):
             console.note("until then nobody starts it when its time comes, or restarts it")
         return EXIT_INTERRUPTED
     if array is None:
@@ -156,7 +157,20 @@ def show_array(array: str, runs: Sequence[RunFolder], *, as_json: bool) -> int |
     else:
         console.say(f"{console.bold(array)}  {counted(jobs)}")
         console.say(*_rows(jobs))
+        queued = next((job for job in jobs if is_queued(job)), None)
+        console.say(*(starter_lines(queued) if queued is not None else ()))
     return None if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
+
+
+def starter_lines(job: Job) -> list[str]:
+    """Return which process starts a queued job, or how to start it where there is none."""
+    if not is_queued(job):
+        return []
+    starter = starter_of(job.run)
+    if starter is None:
+        return [f"  starter    none is running: clusterkit supervise {name_of(job)}"]
+    why = f": {starter.problem}" if starter.problem else ""
+    return [f"  starter    process {starter.pid} on {starter.host}{why}"]
 
 
 def worst(jobs: Sequence[Job]) -> int:

@@ -294,7 +294,7 @@ def _complete(evidence: Evidence) -> bool:
 
 _NEVER = "DependencyNeverSatisfied"
 """Slurm's reason, in `squeue`; sacct gives none."""
-_READY = "to be started by clusterkit supervise, or wait"
+_READY = "may start now"
 
 
 def explained(

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
+from clusterkit.jobs.starter import leave_behind
 from clusterkit.jobs.submit import provenance
 from clusterkit.jobs.submit.hand_over import (
     conditions_of,
@@ -144,6 +145,7 @@ def start(
         note=callbacks.note,
         begun=begun,
     )
+    leave_behind([run])
     return passed.plan, run, submission
 
 
