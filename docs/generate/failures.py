@@ -47,5 +47,5 @@ def _section(rule: Rule) -> Iterator[str]:
 
 def _plain(rule: Rule, text: str) -> str:
     """Return a text with the names of its groups, where a log would fill them in."""
-    groups = {name for pattern in rule.patterns for name in pattern.groupindex}
+    groups = {name for pattern in rule.patterns for name in pattern.groups}
     return rule.fill(text, {name: name.upper() for name in groups | ENGINE_FIELDS})

@@ -52,7 +52,7 @@ def of_rules() -> Iterator[Found]:
     for rule in own_rules():
         around = (*rule.near, *rule.frame)
         for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *around):
-            yield Found(place=rule.id, pattern=pattern, uses=frozenset({"search"}))
+            yield Found(place=rule.id, pattern=pattern.compiled, uses=frozenset({"search"}))
 
 
 def of_files() -> Iterator[Found]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -29,7 +28,7 @@ from clusterkit.observe.diagnose.evidence import (
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
-from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Role, Rule, gathers
+from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -221,7 +220,7 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
             yield rule, {name: text for of_one in groups for name, text in of_one if text}
 
 
-def _told(pattern: re.Pattern[str], lines: Iterable[str]) -> Mapping[str, str] | None:
+def _told(pattern: Pattern, lines: Iterable[str]) -> Mapping[str, str] | None:
     """Return the groups of the first line that matches; `all_` and `last_` ones are of them all."""
     matches = (match for line in lines if (match := pattern.search(line)))
     first = next(matches, None)

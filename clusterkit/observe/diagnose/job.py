@@ -21,7 +21,6 @@ from clusterkit.jobs.document import name_of
 from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.observe.diagnose.events import Source
-from clusterkit.observe.diagnose.facts import known_of
 from clusterkit.observe.diagnose.flight_dump import looks_like_dump
 from clusterkit.observe.diagnose.flight_recorder import Recorded, read_recorders
 from clusterkit.observe.diagnose.rules import Rule
@@ -66,6 +65,9 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
 
 def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     """Diagnose a job whose logs are here."""
+    # Knows ssh, for stacks; whoever reads files, as each node after a failure, has no use for that.
+    from clusterkit.observe.diagnose.facts import known_of  # noqa: PLC0415
+
     known, sources, missing = known_of(job)
     found = diagnose([*_of_last_attempt(rules, job)], sources, known)
     # Where all went well, nobody has to print: often the first rank alone does.

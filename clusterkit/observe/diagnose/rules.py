@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from clusterkit.core import ownership
@@ -31,6 +39,7 @@ _NO_FAILURE = re.compile(r"\.py:\d+: \w*Warning: |Error: Traceback \(most recent
 """What Python's warnings begin with: whoever warns goes on, whatever has failed. And how PyTorch of
 old passes on the exception of a data-loader worker, which stands below it."""
 _FIELD = re.compile(r"\{(\w+)\}")
+_GROUP = re.compile(r"\(\?P<(\w+)>")
 OF_MANY = re.compile(r"^(?:all|last)_")
 """In `near`: the group is filled in from all lines that match, or from the last of them."""
 _HARMLESS_XIDS = "{harmless-xids}"
@@ -64,30 +73,57 @@ class Compare(StrEnum):
     """Some nodes print such a line, and others with output do not."""
 
 
-def gathers(pattern: re.Pattern[str]) -> bool:
+class Pattern:
+    """A regular expression, compiled when it is first searched: a log needs few of our 2,000."""
+
+    def __init__(self, text: str) -> None:
+        """Take its text."""
+        self.text = text
+
+    @functools.cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """What Python makes of it; raises `re.error` where it is no regular expression."""
+        return re.compile(self.text)
+
+    @functools.cached_property
+    def groups(self) -> tuple[str, ...]:
+        """The names of its groups."""
+        return tuple(_GROUP.findall(self.text))
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return where a line matches first; None where it does not."""
+        return self.compiled.search(line)
+
+
+def gathers(pattern: Pattern) -> bool:
     """Tell whether a pattern in `near` fills in what many lines tell, and asks for no such line."""
-    return any(map(OF_MANY.match, pattern.groupindex))
+    return any(map(OF_MANY.match, pattern.groups))
 
 
-def _compiled(text: object) -> object:
+def _pattern(text: object, info: ValidationInfo) -> object:
+    """Return a pattern, tried where the rule is not one of ours, which tests have tried."""
     if not isinstance(text, str):
         return text
     if not text:
         raise ValueError("no regular expression: it is empty")
-    if _HARMLESS_XIDS in text:
-        text = text.replace(_HARMLESS_XIDS, harmless_lines())
+    pattern = Pattern(text.replace(_HARMLESS_XIDS, harmless_lines()))
     try:
-        return re.compile(text)
+        if not info.context:
+            pattern.compiled  # noqa: B018
     except re.error as error:
         raise ValueError(f"no regular expression: {text!r}: {error}") from error
+    return pattern
 
 
 _Text = Annotated[str, Field(min_length=1)]
 _Texts = Annotated[tuple[_Text, ...], Field(min_length=1)]
-_Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
+_Pattern = Annotated[Pattern, BeforeValidator(_pattern)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, config={"extra": "forbid"})
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, config=_CONFIG)
 class Rule:
     """One rule, as it stands in a file of its own; of two that say the same, each is another."""
 
@@ -134,7 +170,7 @@ class Rule:
         groups = set(self.defaults)
         around = (*self.near, *self.frame)
         for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
-            groups |= set(pattern.groupindex)
+            groups |= set(pattern.groups)
         groups |= {OF_MANY.sub("", name) for name in groups}
         used = _FIELD.findall(self.title + self.says + self.do)
         if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
@@ -272,7 +308,7 @@ def read_rule(path: Path) -> Rule:
     if not _ID.fullmatch(path.stem):
         raise UserError(f"{path}: a rule's name is in lower case, such as cuda-out-of-memory.yaml")
     try:
-        return _RULE.validate_python(_named(path.stem, document))
+        return _RULE.validate_python(_named(path.stem, document), context=path.parent == FOLDER)
     except ValidationError as error:
         raise UserError(problems=[_problem(path, detail) for detail in error.errors()]) from error
 

@@ -85,7 +85,14 @@ def test_every_pattern_and_need_has_an_example() -> None:
     for rule in own_rules():
         lines = [read_line(raw.encode()).text for e in rule.examples for raw in e.splitlines()]
         for pattern in rule.patterns:
-            assert any(pattern.search(line) for line in lines), (rule.id, pattern.pattern)
+            assert any(pattern.search(line) for line in lines), (rule.id, pattern.text)
+
+
+def test_what_is_compiled_only_where_it_is_searched_can_be() -> None:
+    for rule in own_rules():
+        around = (*rule.near, *rule.frame)
+        for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *around):
+            assert pattern.groups == tuple(pattern.compiled.groupindex), (rule.id, pattern.text)
 
 
 def test_texts_are_whole() -> None:
