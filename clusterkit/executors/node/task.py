@@ -26,6 +26,7 @@ from clusterkit.executors.node.network import network_fault
 from clusterkit.executors.node.samples import sampled
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import (
+    NOTICES,
     TERMINATION,
     Timeouts,
     Watch,
@@ -44,10 +45,6 @@ ROUNDS = "CK_ROUNDS"
 
 _CAUSE_S = scaled(16.0, 8.0)
 """A little longer than a node agent takes to miss the first node (executors/node/peers.py)."""
-
-_START = """trap '' USR1 USR2; exec bash "$0\""""
-"""Start the node script with the notices ignored: schedulers send them to every process of a
-step, and whoever has no handler for them would die. A handler set later still gets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +68,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     marker, agent = run.marker(me.rank), os.getppid()
     since = reading.size_of(run.log(me.rank))
     with blocked(BLOCKED):
+        _ignore_notices()
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
@@ -119,6 +117,19 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
+
+
+def _ignore_notices() -> None:
+    """Have the command begin with notices ignored; a handler that it sets later still gets them.
+
+    Schedulers send them to every process of a step, and whoever has no handler would die, bash as
+    it starts as well. This process fetches them all the same; one that waits for it is kept.
+    """
+    waiting = NOTICES & signal.sigpending()
+    for notice in NOTICES:
+        signal.signal(notice, signal.SIG_IGN)  # which also forgets those that wait
+    for notice in waiting:
+        os.kill(os.getpid(), notice)
 
 
 def _result_of(
@@ -347,7 +358,7 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
             os.write(log, f"--- clusterkit: restart {me.attempt} on {me.name}, {now}\n".encode())
         return os.posix_spawnp(
             "bash",
-            ["bash", "-c", _START, script],
+            ["bash", script],
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

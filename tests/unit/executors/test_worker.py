@@ -344,6 +344,26 @@ def test_the_notice_does_no_harm_where_slurm_sends_it_to_everybody(run: RunFolde
     assert "done" in log(run)
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["as-bash-starts", "before-the-command"])
+def test_a_notice_is_deadly_to_nothing_that_is_only_starting(
+    run: RunFolder, tmp_path: Path, early: bool
+) -> None:
+    """And one that came before is not lost: the attempt was told of its end."""
+    submitted_to_slurm(run, nodes=1)
+    bash = tmp_path / "bin/bash"
+    bash.parent.mkdir()
+    bash.write_text('#!/bin/sh\nkill -USR2 $$\nexec /bin/bash "$@"\n')
+    bash.chmod(0o755)
+    code = ""
+    if early:
+        code = "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2}); "
+        code += "os.kill(os.getpid(), signal.SIGUSR2)"
+    path = f"{bash.parent}:{os.environ['PATH']}" if not early else os.environ["PATH"]
+    start(run, "sleep 0.5; echo done", code=code, PATH=path).wait(30)
+    assert (log(run), result(run).exit_code) == ("done\n", 0)
+    assert result(run).noticed == early
+
+
 def test_a_hanging_node_ends_with_the_code_of_the_one_that_failed(run: RunFolder) -> None:
     waiting = start(run, "echo ready; sleep 100", rank=0, nodes=2)
     wait_until(lambda: run.log(0).exists() and "ready" in log(run))

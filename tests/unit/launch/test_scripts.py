@@ -245,6 +245,15 @@ def test_the_exit_code_of_a_node_is_the_exit_code_of_the_job(desk: Desk) -> None
     assert desk.sbatch(desk.render()["job.sbatch"], FAIL_1="3").returncode == 3
 
 
+@pytest.mark.parametrize("most", [None, 4], ids=["fixed", "elastic"])
+def test_a_notice_kills_no_worker_that_is_only_starting(desk: Desk, most: int | None) -> None:
+    (desk.bin / "worker").write_text("#!/bin/sh\nkill -USR2 $$; kill -USR1 $$; echo lives\n")
+    (desk.bin / "worker").chmod(0o755)
+    ours = {"CLUSTERKIT_WORKER_PYTHON": "worker", "CLUSTERKIT_RUN_FOLDER": str(desk.folder)}
+    done = desk.sbatch(desk.render(max_nodes=most)["job.sbatch"], **ours)
+    assert (done.returncode, done.stdout) == (0, "lives\n" * 3), done.stderr
+
+
 def test_a_requeued_job_stops_after_the_allowed_attempts(desk: Desk) -> None:
     text = desk.render(requeue=1)["job.sbatch"]
     assert desk.sbatch(text, SLURM_RESTART_COUNT="1").returncode == 0
