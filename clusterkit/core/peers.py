@@ -619,17 +619,17 @@ class Listener:
             self._note_able()
             sock.setblocking(False)
             stranger = _Stranger(sock, str(address[0]))
+            self._make_room(stranger.address)
             self._selector.register(sock, selectors.EVENT_READ, stranger)
             self._strangers[sock.fileno()] = stranger
-            self._make_room()
 
-    def _make_room(self) -> None:
-        """Drop the oldest connection of the address that has the most, where there are too many."""
+    def _make_room(self, address: str) -> None:
+        """Drop the oldest of the address with the most, where one more would be too many."""
         counts: dict[str, int] = {}
-        for stranger in self._strangers.values():
-            counts[stranger.address] = counts.get(stranger.address, 0) + 1
+        for one in (*(stranger.address for stranger in self._strangers.values()), address):
+            counts[one] = counts.get(one, 0) + 1
         most = max(counts, key=lambda address: counts[address])
-        if counts[most] > STRANGERS_OF_ADDRESS or len(self._strangers) > STRANGERS:
+        if counts[most] > STRANGERS_OF_ADDRESS or len(self._strangers) >= STRANGERS:
             oldest = next(one for one in self._strangers.values() if one.address == most)
             self._drop(oldest, "was one of too many")
 

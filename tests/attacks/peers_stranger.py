@@ -96,6 +96,7 @@ def main():
     for port in range(LOW + 1, HIGH - 10, 10):
         server = socket.create_server(("", port))
         threading.Thread(target=impersonate, args=(server,), daemon=True).start()
+    print(json.dumps({"squats": True}), flush=True)
     idle: list[socket.socket] = []
     end = time.monotonic() + 120
     while time.monotonic() < end:

@@ -35,7 +35,8 @@ stranger=(setpriv --reuid={uid} --regid={uid} --clear-groups -- /usr/bin/python3
 "${{stranger[@]}}" - {mark} {low} {high} <"$2" >stranger.log 2>&1 &
 stranger=$!
 shift 2
-for _ in $(seq 50); do ! (: <>/dev/tcp/127.0.0.1/{squatted}) 2>/dev/null || break; sleep 0.1; done
+# A job that is there before the stranger has the ports that it squats, and is not attacked.
+until grep -q squats stranger.log; do kill -0 "$stranger" || exit 1; sleep 0.1; done
 "$@" && code=0 || code=$?
 kill "$stranger"
 exit "$code"
@@ -71,7 +72,7 @@ class Attacked:
         mpirun.write_text(MPIRUN)
         mpirun.chmod(0o755)
         around = IN_A_NETWORK_OF_ITS_OWN.format(
-            uid=STRANGERS_UID, mark=self.mark, low=PORTS[0], high=PORTS[1], squatted=PORTS[0] + 1
+            uid=STRANGERS_UID, mark=self.mark, low=PORTS[0], high=PORTS[1]
         )
         command = [
             sys.executable,

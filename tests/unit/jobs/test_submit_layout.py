@@ -41,7 +41,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(
         "import os\n"
         "names = ['RANK', 'TP_SIZE', 'DP_SIZE', 'PP_SIZE', 'MESH_SHAPE', 'MESH_DIM_NAMES']\n"
-        "print(*(os.environ[name] for name in names), flush=True)\n"
+        # As one piece: Python -u writes words one by one, and between those of two ranks.
+        "os.write(1, (' '.join(os.environ[name] for name in names) + '\\n').encode())\n"
     )
     return tmp_path
 
