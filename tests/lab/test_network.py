@@ -153,11 +153,8 @@ def connected(pid: int) -> bool:
 def test_a_bad_all_reduce_is_told_from_its_partner(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
-    # A round that hangs takes all of its time, most of which is for importing torch.
-    round_s = max(15.0, 4 * (time.monotonic() - began))
-    monkeypatch.setitem(allreduce_probe._ROUND_S, "gloo", round_s)
+    # Importing torch may take long on a busy machine. What hangs takes none of that time.
+    monkeypatch.setitem(allreduce_probe._MEET_S, "gloo", 90.0)
     # Gloo's data ports are its own; the rendezvous port stays open.
     with filtered(lab, "n2", f"tcp dport != {PORT}-{PORT + 4} ct state new drop"):
         report = preflight(lab, named("net-allreduce"))

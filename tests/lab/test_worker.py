@@ -100,8 +100,8 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
         f"sleep 300 & {sys.executable} {catcher}",
         time="1",
         nodes=2,
-        # Slurm looks every 30 s, and sends it up to so much earlier (slurmctld's job_time_limit): not
-        # before the scripts are there.
+        # Slurm looks every 30 s, and sends it so much earlier (job_time_limit() of slurmctld): the
+        # scripts are there by then.
         directives={"signal": "USR2@15"},
     )
     assert cluster.ck("wait", run.run_id, timeout_s=180)[0] == 1

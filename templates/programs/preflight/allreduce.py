@@ -63,35 +63,37 @@ def reason(text):
 
 def judge(ended):
     """Return what to say of one round, from how the ranks of this node ended."""
-    failed = [err for code, _, err in ended if code]
+    out_of_time = (None, 0 - signal.SIGALRM)
+    failed = [err for code, _, err in ended if code and code not in out_of_time]
     if failed:
         return ["failed", reason(failed[0])]
-    if any(code is None for code, _, _ in ended):
+    if any(code in out_of_time for code, _, _ in ended):
         return ["hung"]
     return ["ok", ended[0][1].strip()]
 
 
-def main(source, hosts, port, backend, ranks, rounds_text, round_s):
+def main(source, hosts, port, backend, ranks, rounds_text, *limits):
     if importlib.util.find_spec("torch") is None:
         say("torch is not installed")
         sys.exit(NOT_APPLICABLE)
     hosts, per_node = hosts.split(","), int(ranks)
     me = find_self(hosts)
     rounds = read_rounds(rounds_text, len(hosts), 1)
-    began, each_s = time.monotonic(), float(round_s)
+    began, (each_s, run_s) = time.monotonic(), map(float, limits)
     say("ck-allreduce", 1, hosts[me], len(hosts), backend, per_node)
     for number, peer in enumerate(peers_of(me, rounds)):
         if peer is None:
             continue
-        # Deadlines count from the start: a partner that a bad pair held up is waited for.
+        # Until when ranks may meet counts from the start: a partner that a bad pair held up is
+        # waited for, and so is one that imports torch for longer.
         left = began + (number + 1) * each_s - time.monotonic()
         first = 0 if me < peer else per_node
         where = [hosts[min(me, peer)], int(port) + number % 4]
         running = [
-            start(source, [backend, *where, first + k, 2 * per_node, k, left - 2])
+            start(source, [backend, *where, first + k, 2 * per_node, k, left, run_s])
             for k in range(per_node)
         ]
-        ended = finish(running, time.monotonic() + left)
+        ended = finish(running, time.monotonic() + left + run_s + 2)
         say("pair", number, hosts[peer], *judge(ended))
     say("end")
 

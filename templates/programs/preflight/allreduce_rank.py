@@ -1,5 +1,9 @@
-"""One rank of an all-reduce between two nodes: prints bytes, seconds of one, and the device."""
+"""One rank of an all-reduce between two nodes: prints bytes, seconds of one, and the device.
 
+Ends by SIGALRM where it takes longer than it may once the ranks have met.
+"""
+
+import signal
 import sys
 from datetime import timedelta
 
@@ -23,19 +27,25 @@ def measured(size, device, times=1):
     return took.min().item()
 
 
-def main(backend, host, port, rank, world, local_rank, timeout_s):
+def main(backend, host, port, rank, world, local_rank, *limits):
     device = torch.device("cpu")
     if backend == "nccl":
         if int(local_rank) >= torch.cuda.device_count():
             sys.exit(f"Error: torch sees {torch.cuda.device_count()} GPUs here")
         device = torch.device("cuda", int(local_rank))
         torch.cuda.set_device(device)
+    # Here all are awaited, as importing torch takes some of them longer; what hangs afterwards is
+    # the all-reduce. Gloo connects for several times its own time limit.
+    meet_s, run_s = map(float, limits)
+    wait = timedelta(seconds=max(1.0, meet_s))
+    store = dist.TCPStore(host, int(port), int(world), is_master=int(rank) == 0, timeout=wait)
+    signal.setitimer(signal.ITIMER_REAL, run_s)
     dist.init_process_group(
         backend,
-        init_method=f"tcp://{host}:{port}",
+        store=store,
         rank=int(rank),
         world_size=int(world),
-        timeout=timedelta(seconds=max(1.0, float(timeout_s))),
+        timeout=timedelta(seconds=run_s),
     )
     first, size = measured(MIB, device), MIB
     # All ranks have the same slowest time, so all choose the same size.

@@ -16,8 +16,12 @@ from clusterkit.preflight.probes.snippets import DEFAULT_PORT, bundled, read_pro
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 MOST_ROUNDS = 4
-_ROUND_S = {"gloo": 30.0, "nccl": 90.0}
-"""Importing torch from a busy shared folder takes most of it."""
+_MEET_S = {"gloo": 30.0, "nccl": 90.0}
+"""How long the ranks of a round may take to meet: importing torch from a busy shared folder takes
+most of it."""
+_RUN_S = {"gloo": 20.0, "nccl": 45.0}
+"""How long they may take to connect and to exchange data, once they have met."""
+_MARGIN_S = 10.0
 
 _COLLECTIVE = "clusterkit_collective"
 
@@ -103,7 +107,8 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
         backend,
         str((job.gpus_per_node or 1) if backend == "nccl" else 1),
         rounds or neighbours,
-        f"{_ROUND_S[backend]:g}",
+        f"{_MEET_S[backend]:g}",
+        f"{_RUN_S[backend]:g}",
     )
     if (interface := job.network_interface) is not None:
         ours = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
@@ -115,12 +120,12 @@ PROBE = Probe(
     name="net-allreduce",
     command=allreduce_snippet,
     parse=parse,
-    timeout_s=_ROUND_S["nccl"] + 10.0,
+    timeout_s=_MEET_S["nccl"] + _RUN_S["nccl"] + _MARGIN_S,
 )
 AGAIN = Probe(
     name="net-allreduce-again",
     command=allreduce_snippet,
     parse=parse,
-    timeout_s=MOST_ROUNDS * _ROUND_S["nccl"] + 10.0,
+    timeout_s=MOST_ROUNDS * _MEET_S["nccl"] + _RUN_S["nccl"] + _MARGIN_S,
 )
 """Suspects, each paired with a node whose first all-reduce went well."""
