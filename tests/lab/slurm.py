@@ -97,9 +97,17 @@ PrivateData=cloud
 
 POWER = """\
 #!/bin/sh
-# {word} of cloud nodes: noted, and told to powered.sh of each.
+# {word} of cloud nodes: noted, and told to powered.sh of each. One that has a file with a reason is
+# not to be had, and where that is empty does not boot.
 echo "{word} $1" >>{power}/log
-for node in $(scontrol show hostnames "$1"); do echo {word} >{power}/$node; done
+for node in $(scontrol show hostnames "$1"); do
+    reason={power}/$node.lacks
+    if [ {word} = resume ] && [ -s "$reason" ]; then
+        scontrol update "nodename=$node" state=down "reason=$(cat "$reason")"
+    elif [ {word} != resume ] || [ ! -e "$reason" ]; then
+        echo {word} >{power}/$node
+    fi
+done
 """
 
 

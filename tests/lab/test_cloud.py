@@ -17,6 +17,7 @@ from tests.helpers import lab_scripts
 from tests.helpers.desk import Desk
 from tests.helpers.lab_faults import full_shared_memory, shaped, wait_for_state
 from tests.lab import Lab
+from tests.lab.layout import write_changed
 
 pytestmark = pytest.mark.lab
 
@@ -39,6 +40,7 @@ CLUSTER = """\
 """
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
 JOB = ("--framework", "env", "--gpus-per-node", "1", "--nodes", "2")
+CAPACITY = "(Code:InsufficientInstanceCapacity) Failure when resuming nodes"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 SLOW_S, LEFT_S = 90, 30.0
 """How long a question takes by itself; how long until nothing of it is left once its client is:
@@ -154,6 +156,46 @@ def test_spares_are_nodes_of_the_job_and_wake_no_others(
     assert re.search(booting, asked.stderr), asked.stderr
     assert [node["node"] for node in done["nodes"]] == ["n4", "n5"]
     assert resumed() == ["n3", "n4", "n5"]
+
+
+@pytest.fixture
+def lacking(cloud_lab: Lab) -> Iterator[Callable[[str, str], None]]:
+    """Give a function by which ResumeProgram fails for a node: by that reason, or in silence.
+
+    Slurm gives up on a node that is silent after 15 s.
+    """
+    configuration = cloud_lab.layout.slurm_conf
+    known = configuration.read_text()
+
+    def configure(text: str) -> None:
+        write_changed(configuration, text)
+        cloud_lab.run("head", ["scontrol", "reconfigure"], check=True)
+
+    configure(known.replace("ResumeTimeout=60", "ResumeTimeout=15"))
+    files = {node: cloud_lab.layout.power / f"{node}.lacks" for node in CLOUD}
+    yield lambda node, reason: write_changed(files[node], reason)
+    for file in files.values():
+        file.unlink(missing_ok=True)
+    configure(known)
+    cloud_lab.run("head", ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=resume"])
+
+
+def test_nodes_that_cannot_be_had_are_told_and_are_no_attempt(
+    desk: Desk, resumed: Callable[[], list[str]], lacking: Callable[[str, str], None]
+) -> None:
+    """One that the cloud has no capacity for, and one that never boots; Slurm takes others."""
+    lacking("n3", "")
+    lacking("n4", CAPACITY)
+    asked = desk.clusterkit("submit", "--wait", "--json", "--requeue", "1", *JOB, "hello.py")
+    done = json.loads(asked.stdout)
+    assert done["state"] == "succeeded", asked.stderr
+    assert [node["node"] for node in done["nodes"]] == ["n5", "n6"]
+    assert len(done["attempts"]) == 1
+    assert f"n4 is down#, {CAPACITY}" in asked.stderr or f"n4 is down~, {CAPACITY}" in asked.stderr
+    assert "n3 boot since" in asked.stderr or "n[3,5] boot since" in asked.stderr
+    assert "given up after 15 s (ResumeTimeout)" in asked.stderr
+    assert re.search(r"n(3|\[3-4\]) is down\S, ResumeTimeout reached", asked.stderr), asked.stderr
+    assert resumed() == [*CLOUD]
 
 
 def noting_srun(desk: Desk, **more: str) -> dict[str, str]:

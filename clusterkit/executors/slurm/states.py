@@ -268,7 +268,7 @@ def explain_node_failure(job_id: str) -> str:
     if not failed and not listed:
         return f"Slurm's record names no node{because}"
     nodes = _nodes(failed or listed)
-    bad = [node for node in nodes if _BAD & {*node.states}]
+    bad = [node for node in nodes if _BAD & {*slurm_nodes.faults(node.states)}]
     own_link = ", all at once: perhaps the controller's own link was cut"
     if bad:
         all_at_once = own_link if len(bad) == len(nodes) > 1 else ""

@@ -29,6 +29,7 @@ DOWN = (
     "Reason=Not responding [slurm@2026-11-20T10:00:00]"
 )
 DRAINED = "NodeName={} State=IDLE+DRAIN Reason=disk [root@2026-11-20T10:00:00]"
+BOOTING = "NodeName=n4 State=MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"
 
 
 def slurm(fake: Fake, job: str, *nodes: str) -> None:
@@ -61,6 +62,11 @@ def slurm(fake: Fake, job: str, *nodes: str) -> None:
             "FailedNode=n3 ",
             [UP.format("n3")],
             "n3, in good order again by now (Slurm's reason: NodeDown)",
+        ),
+        (  # while it boots, a node cannot respond
+            "",
+            [BOOTING, "NodeName=n2 State=DOWN+CLOUD+NOT_RESPONDING+POWERING_UP Reason=no capacity"],
+            ("n2 is down+cloud+not_responding+powering_up, no capacity (Slurm's reason: NodeDown)"),
         ),
         ("", [], "one of n[1-3], of which Slurm says no more (Slurm's reason: NodeDown)"),
     ],
@@ -111,7 +117,6 @@ def test_slurm_is_told_of_a_bad_node_beside_those_that_were_excluded(
 
 
 BOOTS = "JobId=7 StartTime=2026-11-27T04:16:22 Partition=cloud NodeList=n[3-4]"
-BOOTING = "NodeName=n4 State=MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"
 
 
 def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:

@@ -262,6 +262,20 @@ def test_a_requeued_job_stops_after_the_allowed_attempts(desk: Desk) -> None:
     assert "--requeue 1" in refused.stderr
 
 
+def test_a_start_that_slurm_counts_and_nothing_ran_in_is_no_attempt(desk: Desk) -> None:
+    """As where a node did not boot: 1 and 2 of 0 to 4."""
+    text = desk.render(requeue=1)["job.sbatch"]
+    run = desk.folder / "a run"
+    run.mkdir()
+    # What its worker would be, which is not wanted here
+    given = {"CLUSTERKIT_RUN_FOLDER": str(run), "CLUSTERKIT_WORKER_PYTHON": "true"}
+    for start, attempt in ((0, 0), (3, 1)):
+        done = desk.sbatch(text + "echo $CK_RESTART_COUNT", SLURM_RESTART_COUNT=str(start), **given)
+        assert done.stdout.split()[-1] == str(attempt), done.stderr
+    refused = desk.sbatch(text, SLURM_RESTART_COUNT="4", **given)
+    assert refused.stderr == "attempt 3: --requeue 1 allows no more\n"
+
+
 def test_set_up_lines_of_the_site_run_before_the_command(desk: Desk) -> None:
     setup = ("export FROM_SITE=yes", "false", "export UNSET_IS_FINE=$NOT_SET")
     done = desk.sbatch(desk.render(cluster={"setup": setup})["job.sbatch"])
