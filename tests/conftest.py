@@ -68,12 +68,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     rows = list(read_table(__file__, "mechanisms.tsv"))
     named = {f"tests/{row['test']}" for row in rows if row["test"] != "-"}
-    smoke = {f"tests/{row['test']}": row["where"] for row in rows if row["run"] == "test"}
+    smoke = {f"tests/{row['test']}" for row in rows if row["run"] == "test"}
+    again = {"test", "other"}
+    slurm = {
+        f"tests/{row['test']}" for row in rows if row["where"] == "slurm" and row["run"] in again
+    }
     for item in items:
         if item.nodeid in smoke:
             item.add_marker("smoke")
-            if smoke[item.nodeid] == "slurm":
-                item.add_marker("slurm")
+        if item.nodeid in slurm:
+            item.add_marker("slurm")
     some = any("::" in argument for argument in config.args)
     files = {item.nodeid.partition("::")[0] for item in items}
     gone = {test for test in named if test.partition("::")[0] in files}

@@ -16,6 +16,7 @@ _VOLATILE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"\b(local-|train_ddp-|fails-)[0-9a-f-]+\b"), r"\1ID"),
     (re.compile(r"\S*/\.clusterkit/"), "~/.clusterkit/"),
+    (re.compile(r"\b\d+:\d\d min\b"), "0 s"),  # how long the same takes where much else runs
     (re.compile(r"\d+(\.\d+)?"), "0"),
 )
 

@@ -230,8 +230,11 @@ def explain_boot(job_id: str) -> str:
     booting = [node for node in nodes if slurm_nodes.asleep(node.states)]
     if not booting:
         return ""
-    config = run_command(["scontrol", "show", "config"]).output
-    limit = re.search(r"^ResumeTimeout\s*=\s*(\d+) sec", config, re.MULTILINE)
+    # Slurm from 23.02 on says of a partition whether it has one of its own.
+    shown = [["partition", job["Partition"]]] if "Partition" in job else []
+    answers = (run_command(["scontrol", "show", *what]).output for what in (*shown, ["config"]))
+    limits = (re.search(r"\bResumeTimeout\s*=\s*(\d+)", answer) for answer in answers)
+    limit = next(filter(None, limits), None)
     given_up = f", given up after {limit[1]} s (ResumeTimeout)" if limit else ""
     since_when = f" since {job['StartTime'].rpartition('T')[2]}" if "StartTime" in job else ""
     which = _folded([node.name for node in booting])

@@ -124,12 +124,12 @@ def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
     up = "NodeName=n3 State=MIXED+CLOUD"
     of_nodes = f"node) echo '{up}'; echo '{BOOTING}'"
     config = "config) echo 'ResumeTimeout           = 60 sec'"
-    fake(
-        "scontrol",
-        f"case \"$2\" in job) echo '{BOOTS}' ;; {of_nodes} ;; {config} ;; esac",
-    )
-    told = query(WANTED)["7"].reason
-    assert told == "1 of 2 nodes up, n4 boot since 04:16:22, given up after 60 s (ResumeTimeout)"
+    told = "1 of 2 nodes up, n4 boot since 04:16:22, given up after {} s (ResumeTimeout)"
+    for own, seconds in (("", 60), ("ResumeTimeout=GLOBAL", 60), ("ResumeTimeout=600", 600)):
+        partition = f"partition) echo '   {own} SuspendTimeout=GLOBAL'"
+        ways = f"job) echo '{BOOTS}' ;; {of_nodes} ;; {partition} ;; {config} ;;"
+        fake("scontrol", f'case "$2" in {ways} esac')
+        assert query(WANTED)["7"].reason == told.format(seconds)
     fake("scontrol", "exit 1")
     assert query(WANTED)["7"].reason is None
 
