@@ -29,6 +29,23 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def profiler(folder: Path | None) -> torch.profiler.profile | None:
+    """Start a profiler of three steps after the warm-up, if it is given a folder for its traces.
+
+    Each rank writes `rank-N.json` there, which https://ui.perfetto.dev and chrome://tracing draw.
+    """
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = folder / f"rank-{dist.get_rank()}.json"
+    started = torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=WARM_UP, warmup=1, active=3, repeat=1),
+        on_trace_ready=lambda profile: profile.export_chrome_trace(str(trace)),
+    )
+    started.start()
+    return started
+
+
 class Meter:
     """Measure from the end of the warm-up to the last step; every rank calls it at every step."""
 
@@ -83,7 +100,7 @@ class Meter:
             "gpus": world,
             "gpus_per_node": min(world, torch.cuda.device_count() or world),
             "strategy": self.strategy,
-            "precision": "fp32",
+            "precision": getattr(args, "precision", "fp32"),
             "seq": charlm.CONTEXT,
             "micro_batch": args.batch_size,
             "accumulation": 1,

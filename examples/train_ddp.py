@@ -3,6 +3,7 @@
     clusterkit submit --framework torchrun --nodes 2 examples/train_ddp.py --steps 200
 
 By hand, on one machine: `torchrun --standalone --nproc-per-node 2 examples/train_ddp.py`.
+`--profile FOLDER` writes a trace of three steps for each rank: where the time goes, in Perfetto.
 """
 
 import argparse
@@ -22,6 +23,7 @@ def main() -> None:
     """Join the other ranks, train, leave together."""
     parser = session.parser(__doc__)
     measure.add_argument(parser)
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write a trace per rank")
     args = parser.parse_args()
     device = session.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
@@ -45,6 +47,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         progress.resume(saved["progress"])
     ddp = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     meter = measure.Meter(args, "ddp", model, device)
+    profiler = measure.profiler(args.profile)
     while progress.step < args.steps:
         loss = ddp(text.batch(progress.step).to(device))
         optimizer.zero_grad()
@@ -52,8 +55,12 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         optimizer.step()
         progress.advance(loss)
         meter.advance()
+        if profiler:
+            profiler.step()
         if progress.save_due() and rank == 0:
             session.save(args.checkpoint_dir / "ddp.pt", model, optimizer, progress)
+    if profiler:
+        profiler.stop()
     progress.done()
     meter.write()
 

@@ -35,6 +35,7 @@ def main() -> None:
     arguments.add_argument(
         "--zero", type=int, default=2, choices=range(4), help="stage, without a config file"
     )
+    arguments.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     measure.add_argument(arguments)
     args = arguments.parse_args()
     # On CPU, DeepSpeed would now compile an op that only inference uses: half a minute, with g++.
@@ -84,6 +85,9 @@ def configuration(args: argparse.Namespace) -> dict[str, Any]:
         # torch_adam: DeepSpeed's own Adam is another op that it compiles on first use
         "optimizer": {"type": "AdamW", "params": {"lr": args.lr, "torch_adam": True}},
         "zero_optimization": {"stage": args.zero},
+        # fp16: the loss is scaled, by less after each overflow, so that small gradients stay
+        "bf16": {"enabled": args.precision == "bf16"},
+        "fp16": {"enabled": args.precision == "fp16", "initial_scale_power": 16},
         "steps_per_print": 10**9,  # this script prints for itself
     } | given
 

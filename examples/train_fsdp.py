@@ -20,9 +20,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+# each value under the name of its weight: stages of a pipeline have different ones
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def main() -> None:
@@ -95,9 +102,8 @@ def load(
     if newest[0]:
         saved = state(model, optimizer, progress)
         state_dict_loader.load(saved, checkpoint_id=newest[0])
-        set_state_dict(
-            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
-        )
+        parts = {"model_state_dict": saved["model"], "optim_state_dict": saved["optimizer"]}
+        set_state_dict(model, optimizer, **parts, options=FLAT)
         progress.resume(saved["progress"])
 
 
@@ -105,7 +111,7 @@ def state(
     model: nn.Module, optimizer: torch.optim.Optimizer, progress: session.Progress
 ) -> dict[str, Any]:
     """Return what to save, of this rank; loading fills the same structure in place."""
-    weights, moments = get_state_dict(model, optimizer)
+    weights, moments = get_state_dict(model, optimizer, options=FLAT)
     return {"model": weights, "optimizer": moments, "progress": progress.state()}
 
 

@@ -10,11 +10,13 @@ Checkpoints are those of train_fsdp.py, too.
 
 import argparse
 import os
+from collections.abc import Iterable
 
 import charlm
 import session
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
@@ -54,7 +56,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     progress.world = copies.size()  # the ranks of a copy have the same samples
     text = charlm.Text(args, copies.get_local_rank(), copies.size())
     model = charlm.CharLM(args).to(device)
-    divide(model, mesh["tp"])
+    divide(model.blocks, mesh["tp"])
     for block in model.blocks:  # gathered and freed one by one: the peak is a block, not the model
         fully_shard(block, mesh=copies)
     fully_shard(model, mesh=copies)
@@ -72,7 +74,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     progress.done()
 
 
-def divide(model: charlm.CharLM, mesh: DeviceMesh) -> None:
+def divide(blocks: Iterable[nn.Module], mesh: DeviceMesh) -> None:
     """Let the ranks of `mesh` hold a part of each matrix: columns of a first, rows of a second.
 
     The columns of `qkv` are those of q, of k and of v, so a part of them is no part of the heads:
@@ -84,7 +86,7 @@ def divide(model: charlm.CharLM, mesh: DeviceMesh) -> None:
         "think.0": ColwiseParallel(),
         "think.2": RowwiseParallel(),
     }
-    for block in model.blocks:
+    for block in blocks:
         parallelize_module(block, mesh, plan)
 
 

@@ -96,7 +96,8 @@ class JobOptions:
         "sbatch.KEY=VALUE or FRAMEWORK.KEY=VALUE; repeatable.",
         "{sbatch.nice: 100}", "Settings")] = field(default_factory=dict)
     ds_preset: Annotated[str | None, Option("NAME",
-        "DeepSpeed configuration: zero1, zero2, zero3, zero3-offload, zero3-nvme.",
+        "DeepSpeed configuration: zero1, zero2, zero2-fp16, zero2-offload, zero3, zero3-auto, "
+        "zero3-nvme, zero3-offload, zeropp.",
         "zero3")] = None
     ps: Annotated[int | None, Option("K",
         "Parameter servers among the processes; short for --set tensorflow.ps=K.",

@@ -39,6 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "ci",
     ),
     "Frameworks": (
+        "deepspeed",
         "mpi",
         "tensorflow",
         "lightning-and-jax",

@@ -19,6 +19,8 @@ from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_wo
 
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
+TRAINER_PRESET = "zero3-auto"
+"""What only the Trainer of transformers fills in; it takes a configuration as `--deepspeed`."""
 DECIDED = frozenset(
     {"hostfile", "num_nodes", "num_gpus", "node_rank", "master_addr"}
     | {"master_port", "no_ssh", "no_python", "launcher", "elastic_training"}
@@ -35,7 +37,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     config: tuple[Word, ...] = ()
     if inputs.deepspeed_preset is not None:
         files[CONFIG_FILE] = preset_text("deepspeed", inputs.deepspeed_preset)
-        config = (CONFIG_FLAGS[0], (Runtime.TMP, f"/{CONFIG_FILE}"))
+        flag = "--deepspeed" if inputs.deepspeed_preset == TRAINER_PRESET else CONFIG_FLAGS[0]
+        config = (flag, (Runtime.TMP, f"/{CONFIG_FILE}"))
     slot_filter = None if inputs.one_host else _slot_filter(inputs)
     return NodeCommand(
         argv=(

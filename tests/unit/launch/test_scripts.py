@@ -176,6 +176,13 @@ def test_deepspeed_gets_a_hostfile_in_rank_order(desk: Desk) -> None:
     assert {"--no_ssh", "--node_rank=2"} <= set(seen["argv"])
 
 
+def test_the_trainer_is_given_its_configuration_by_its_own_flag(desk: Desk) -> None:
+    texts = desk.render(framework="deepspeed", deepspeed_preset="zero3-auto")
+    desk.sbatch(texts["job.sbatch"])
+    seen = desk.seen(0)
+    assert seen["argv"][-2:] == ["--deepspeed", f"{seen['env']['CK_TMP']}/ds_config.json"]
+
+
 def test_private_folders_are_removed(desk: Desk) -> None:
     desk.sbatch(desk.render(framework="deepspeed")["job.sbatch"])
     assert not any(Path(desk.seen(rank)["env"]["CK_TMP"]).exists() for rank in range(3))

@@ -282,8 +282,8 @@ def _unknown(scaling: Scaling, row: Row) -> Cause:
         summary="nothing that was measured says why",
         evidence=tuple(_traffic(scaling, row))
         or ((f"the nodes told nothing: {problem}",) if not has_cpu and problem else ()),
-        hint="a profile of one step does (torch.profiler); is the batch of a slot the same at "
-        "each size?",
+        hint="a profile of some steps does (torch.profiler, see `--profile` of "
+        "examples/train_ddp.py); is the batch of a slot the same at each size?",
     )
 
 

@@ -1,0 +1,59 @@
+"""Each strategy among the examples, on Slurm and over ssh: trained, killed, resumed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.lab_jobs import await_true
+from tests.lab.test_training import losses
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(600)]
+
+STRATEGIES = {
+    "accumulation": ("torchrun", "train_local_sgd.py", "--accumulate", "4"),
+    "local SGD": ("torchrun", "train_local_sgd.py", "--average-every", "3"),
+    "FSDP2": ("torchrun", "train_fsdp.py"),
+    "HSDP": ("torchrun", "train_hsdp.py", "--replicate", "3", "--accumulate", "2"),
+    "recompute, bf16": ("torchrun", "train_hsdp.py", "--recompute", "--bf16", "--offload"),
+    "tensor parallel": ("torchrun", "train_tp_fsdp.py", "--tp", "2"),
+    "pipeline": ("torchrun", "train_pipeline.py", "--pp", "3", "--layers", "3"),
+    "pp x dp x tp": ("torchrun", "train_pipeline.py", "--pp", "3", "--tp", "2", "--layers", "3"),
+    "experts": ("torchrun", "train_moe.py", "--experts", "6"),
+    "rpc": ("torchrun", "train_rpc.py"),
+    "ZeRO-3": ("deepspeed", "train_deepspeed.py", "--zero", "3"),
+    "ZeRO-1, bf16": ("deepspeed", "train_deepspeed.py", "--zero", "1", "--precision", "bf16"),
+    "DeepSpeed pipeline": ("deepspeed", "train_deepspeed_pipeline.py", "--pp", "2"),
+    "fp16 compression": ("horovod", "train_horovod.py", "--compression", "fp16"),
+}
+STEPS = 60
+AGAIN = ("--restarts", "1", "--requeue-on", "failure")
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_killed_rank_costs_the_steps_since_the_checkpoint(
+    strategy: str, cluster: str, desk: Desk
+) -> None:
+    framework, script, *args = STRATEGIES[strategy]
+    keep = ("--checkpoint-dir", str(desk.folder / "saved"), "--checkpoint-every", "5")
+    words = ("--cluster", cluster, "--framework", framework, "--nodes", "3", "--time", "5")
+    job = desk.submit(
+        *words, *AGAIN, "--gpus-per-node", "2", str(ROOT / "examples" / script), *args, *keep,
+        "--steps", str(STEPS), "--log-every", "1",
+    )["job_id"]  # fmt: skip
+
+    await_true(lambda: "step 10 loss" in desk.clusterkit("logs", job).stdout, 180)
+    ranks = desk.lab.processes("n2", rf"python\S* .*{re.escape(script)} ")
+    os.kill(ranks[-1].pid, signal.SIGKILL)
+    desk.clusterkit("wait", job)
+    output = desk.clusterkit("logs", job).stdout
+    assert desk.state(job) == "succeeded", output
+    resumed = int(re.findall(r"resume: step (\d+) from", output)[-1])
+    assert 10 <= resumed < STEPS
+    first, last = losses(output)
+    assert last < 0.6 * first
