@@ -6,6 +6,17 @@ its docstring is its help. It prints through `cli.console` and raises `UserError
 `main` turns those into messages and exit codes.
 """
 
-from clusterkit.cli.frame.main import main
+import os
+
+from clusterkit.cli.frame.completion import VARIABLE, complete
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the verb that is typed, or complete what a shell has of it."""
+    if VARIABLE in os.environ and complete(os.environ):
+        return
+    from clusterkit.cli.frame.main import main as run
+
+    run()

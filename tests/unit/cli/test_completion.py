@@ -1,0 +1,132 @@
+"""Values at a TAB, as the scripts of bash, zsh and fish ask for them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterkit.core import files
+from clusterkit.executors.run import runfolder
+from tests.unit.jobs.test_jobs import make_run
+
+CONFIG = "clusters: {h200: {kind: local, run_dir: runs}, rack: {kind: ssh, hosts: n1}}\n"
+BUDGET_S = 0.15
+"""Of processor time on a machine that does nothing else; with what is kept of the call before."""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "clusterkit.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def tab(
+    desk: Path, shell: str, line: str, action: str = "get-args"
+) -> subprocess.CompletedProcess[str]:
+    words = line.split(" ")
+    asked = {
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": action,
+        "_CLUSTERKIT_COMPLETE": f"complete_{shell}",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "clusterkit"],
+        cwd=desk,
+        env={**os.environ, "HOME": str(desk), "XDG_CACHE_HOME": str(desk / "cache"), **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "some", "none"),
+    [
+        ("submit --cluster ", ["h200", "rack", "local"], []),
+        ("submit --cluster = h", ["h200"], ["rack"]),
+        ("submit -n 2 -f t", ["torchrun", "tensorflow"], ["ray"]),
+        ("estimate --gpu h1", ["H100-SXM5-80GB"], ["MI300X-192GB"]),
+        ("estimate --model llama-3.1", ["llama-3.1-8b"], ["gpt2"]),
+        ("preflight --select GPU001,IB00", ["GPU001,IB001"], ["IB001"]),
+        ("explain nccl-jo", ["nccl-job-env"], ["GPU001"]),
+        ("sub", ["submit"], []),
+        ("exec latest -- l", [], ["latest"]),
+    ],
+)
+def test_values_of_each_kind(desk: Path, line: str, some: list[str], none: list[str]) -> None:
+    done = tab(desk, "bash", f"clusterkit {line}")
+    assert done.stderr == ""
+    listed = done.stdout.splitlines()
+    assert set(some) <= set(listed)
+    assert not set(none) & set(listed)
+
+
+def test_jobs_come_newest_first_and_their_texts_are_no_code(desk: Path) -> None:
+    old = make_run(desk / "runs", "old", now=1e9, job_id="41")
+    new = make_run(desk / "runs", "new", now=2e9, job_id="42", array="array-0a1b2c", index=1)
+    for run, name in ((old, "a'$(touch hit)`id`:\x1b[31m\n\"b"), (new, "new")):
+        document = files.read_json(run.submission) or {}
+        files.write_json(run.submission, {**document, "name": name})
+    hostile = make_run(desk / "runs", "x", now=1.5e9, job_id="43")
+    document = files.read_json(hostile.submission) or {}
+    files.write_json(hostile.submission, {**document, "job_id": "$(touch hit)"})
+    shown = [tab(desk, shell, "clusterkit status ").stdout for shell in ("bash", "zsh", "fish")]
+    assert shown[0].splitlines() == ["latest", "array-0a1b2c", "42", "41"]
+    for text in shown:
+        assert "\x1b" not in text
+        assert not set("`$;&|<>\\") & set(text)
+    assert runfolder.read_submission(new) is not None
+    assert tab(desk, "fish", "clusterkit wait arr", "is-args").returncode == 0
+    assert tab(desk, "fish", "clusterkit wait zzz", "is-args").returncode == 1
+
+
+def test_a_changed_configuration_is_seen_and_a_broken_one_is_no_message(desk: Path) -> None:
+    assert "rack" in tab(desk, "zsh", "clusterkit submit -c ").stdout
+    (desk / "clusterkit.yaml").write_text(CONFIG.replace("rack", "stack"))
+    assert "stack" in tab(desk, "zsh", "clusterkit submit --cluster=s").stdout
+    (desk / "clusterkit.yaml").write_text("clusters: [\n")
+    done = tab(desk, "zsh", "clusterkit submit -c ")
+    assert (done.stdout, done.stderr, done.returncode) == ("_files\n", "", 0)
+
+
+def test_a_tab_stays_within_its_budget(desk: Path) -> None:
+    make_run(desk / "runs", "one", job_id="41")
+    for line in ("submit -c ", "status ", "explain n", "estimate --gpu ", "submit -f "):
+        tab(desk, "bash", f"clusterkit {line}")
+        took = []
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            tab(desk, "bash", f"clusterkit {line}")
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            took.append(sum(after[:2]) - sum(before[:2]))
+        assert min(took) < BUDGET_S, line
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_the_script_for_bash_completes_a_cluster(desk: Path) -> None:
+    """As typer writes it, with a `clusterkit` of this Python on PATH."""
+    program = desk / "clusterkit"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clusterkit "$@"\n')
+    program.chmod(0o755)
+    script = (
+        "source <(_CLUSTERKIT_COMPLETE=source_bash clusterkit)\n"
+        "COMP_WORDS=(clusterkit submit --cluster h) COMP_CWORD=3\n"
+        '_clusterkit_completion clusterkit\necho "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=desk,
+        env={**os.environ, "HOME": str(desk), "PATH": f"{desk}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "h200\n"
