@@ -152,15 +152,17 @@ def wait(
     *,
     changed: Callable[[Job], None] = lambda _: None,
     on_problem: Callable[[str], None] = lambda _: None,
+    on_look: Callable[[Sequence[Job]], None] = lambda _: None,
 ) -> Job:
     """Return the job once it is over, or has been unknown for too long; start it meanwhile.
 
-    `changed` hears of new states, and `on_problem` why the job cannot be started (again) yet.
+    `changed` hears of new states, `on_problem` why the job cannot be started (again) yet, and
+    `on_look` of the job several times a second.
 
     Raises:
         UserError: it is a run of somebody else, and not over.
     """
-    (job,) = wait_for_all([run], changed=changed, on_problem=on_problem)
+    (job,) = wait_for_all([run], changed=changed, on_problem=on_problem, on_look=on_look)
     return job
 
 
@@ -169,10 +171,12 @@ def wait_for_all(
     *,
     changed: Callable[[Job], None],
     on_problem: Callable[[str], None],
+    on_look: Callable[[Sequence[Job]], None] = lambda _: None,
 ) -> list[Job]:
     """Return the jobs once all of them are over, or unknown for too long; start them meanwhile.
 
-    `changed` hears of new states, and `on_problem` why one that may start cannot be started yet.
+    `changed` hears of new states, `on_problem` why one that may start cannot be started yet, and
+    `on_look` of all jobs several times a second.
 
     Raises:
         UserError: one is a run of somebody else, and not over.
@@ -190,6 +194,7 @@ def wait_for_all(
         reported = watch.problem or reported
         if not watch.open or watch.stuck:
             return list(watch.jobs.values())
+        on_look(tuple(watch.jobs.values()))
         time.sleep(RESULTS_EVERY_S)
 
 

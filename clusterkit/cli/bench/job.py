@@ -17,14 +17,14 @@ import typer
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_args import exit_code_of, state_text
+from clusterkit.cli.frame.job_args import exit_code_of, plain_state, state_text
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core import files
 from clusterkit.core.data import data_dir, read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState, LaunchPlan
-from clusterkit.core.text import wrapped
+from clusterkit.core.text import in_words, wrapped
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.document import full_document_of, name_of
@@ -156,16 +156,22 @@ def run_job(
         name = submission.job_id or run.key
         console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
         console.note(f"  run folder  {run.path}")
-        job = _wait(run, name)
+        job = _wait(run, name, quiet=as_json)
     result = _result(bench, job, plan)
     if result is None:
         raise typer.Exit(_show_failure(bench, job, as_json=as_json))
     return job, result
 
 
-def _wait(run: RunFolder, name: str) -> Job:
+def _wait(run: RunFolder, name: str, *, quiet: bool) -> Job:
+    began = time.monotonic()
     try:
-        return wait_for(run, on_problem=console.warn)
+        with console.progress(quiet=quiet) as show:
+
+            def looked(jobs: Sequence[Job]) -> None:
+                show(f"{name}  {plain_state(jobs[0])}, {in_words(time.monotonic() - began)}")
+
+            return wait_for(run, on_problem=console.warn, on_look=looked)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be what has gone
             console.note(f"\n{name} is being cancelled")

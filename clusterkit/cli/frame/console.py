@@ -12,15 +12,20 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.core.files import versioned
 from clusterkit.core.text import LONE_SURROGATE, harmless
 
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_PLAIN_EVERY_S = 60.0
 _MARK = f"\x1b[{10_000_000 + int.from_bytes(os.urandom(8)) % 90_000_000};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
 
@@ -78,25 +83,52 @@ def _print(text: str, stream: Any) -> None:
 
 
 @contextmanager
+def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show on stderr how far long work is: each call of what is yielded has it in a few words.
+
+    On a terminal that is one line that moves, gone at the end. Elsewhere it is a line now and then
+    (none unless `plain`), as whoever reads a log wants to know that it goes on. `quiet`, as with
+    `--json`, is nothing at all.
+    """
+    if quiet:
+        yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        said = time.monotonic()
+
+        def now_and_then(text: str) -> None:
+            nonlocal said
+            if plain and time.monotonic() - said >= _PLAIN_EVERY_S:
+                said = time.monotonic()
+                note(text)
+
+        yield now_and_then
+        return
+    with ExitStack() as shown:
+        status: Status | None = None
+
+        def move(text: str) -> None:
+            nonlocal status
+            if status is None:  # what is over at once needs none, nor the time to load it
+                from rich.console import Console
+
+                status = shown.enter_context(Console(stderr=True).status(""))
+            from rich.text import Text
+
+            status.update(Text(harmless(text), no_wrap=True, overflow="ellipsis"))
+
+        yield move
+
+
+@contextmanager
 def counting(
-    total: int | None, what: str = "nodes have answered"
+    total: int | None, what: str = "nodes have answered", *, quiet: bool = False
 ) -> Iterator[Callable[[object], None]]:
-    """Count on a terminal how far it is: each call of what is returned is one more."""
-    live = sys.stderr.isatty()
+    """Show how far it is, as `progress`: each call of what is yielded is one more."""
     numbers = itertools.count(1)
-
-    def one_more(_: object) -> None:
-        if live:
-            of = f" of {total}" if total is not None else ""
-            sys.stderr.write(f"\r{next(numbers)}{of} {what}")
-            sys.stderr.flush()
-
-    try:
-        yield one_more
-    finally:
-        if live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    of = f" of {total}" if total is not None else ""
+    with progress(quiet=quiet) as show:
+        yield lambda _: show(f"{next(numbers)}{of} {what}")
 
 
 def use_colour(stream: Any) -> bool:

@@ -70,6 +70,12 @@ def colour_of(job: Job) -> str:
     return _COLOURS.get(job.status.state, "red")
 
 
+def plain_state(job: Job) -> str:
+    """Return the state of a job that is not over, with why it waits, without colours."""
+    status = job.status
+    return f"{status.state.value}: {status.reason}" if status.reason else status.state.value
+
+
 def state_text(job: Job) -> str:
     """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
     status = job.status

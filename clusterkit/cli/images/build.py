@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,7 +107,7 @@ def _build(
     require_builder()
     done: list[Built] = []
     try:
-        with _listener(verbose=verbose) as on_progress:
+        with _listener(verbose=verbose, quiet=json) as on_progress:
             done += build_all(targets, options, push=push, on_progress=on_progress)
     finally:
         # Not between the steps: what shows them on a terminal takes stdout as well.
@@ -128,24 +127,17 @@ def _end_line(built: Built) -> str:
 
 
 @contextmanager
-def _listener(*, verbose: bool) -> Iterator[OnProgress]:
+def _listener(*, verbose: bool, quiet: bool) -> Iterator[OnProgress]:
     """Show each step on stderr as it ends; on a terminal also the one that runs."""
-    if not sys.stderr.isatty() or verbose:
-        yield lambda name, progress: _tell(name, progress, verbose=verbose)
-        return
-    from rich.console import Console
-    from rich.markup import escape
+    with console.progress(quiet=quiet or verbose, plain=False) as show:
 
-    with Console(stderr=True).status("building") as status:
+        def listen(name: str, progress: Step | str) -> None:
+            if not isinstance(progress, str) and progress.state == "running":
+                show(f"{name}  {_short(progress.name)}")
+            if verbose or not quiet:
+                _tell(name, progress, verbose=verbose)
 
-        def show(name: str, progress: Step | str) -> None:
-            if isinstance(progress, str):
-                return
-            if progress.state == "running":
-                status.update(escape(f"{name}  {_short(progress.name)}"))
-            _tell(name, progress, verbose=False)
-
-        yield show
+        yield listen
 
 
 def _tell(name: str, progress: Step | str, *, verbose: bool) -> None:

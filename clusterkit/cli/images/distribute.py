@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -57,7 +56,7 @@ def distribute(
     image = find_image(reference, hint=build if is_ours else None)
     found = hosts_of(PreflightOptions(hosts=hosts), spec, "ssh")
     nodes = tuple(host.name for host in found)
-    with _progress(reference, len(nodes)) as watch:
+    with _progress(reference, len(nodes), quiet=json) as watch:
         done = distribute_image(reference, image, spec, nodes, watch=watch)
     if json:
         console.json_document(
@@ -83,16 +82,10 @@ def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool
 
 
 @contextmanager
-def _progress(reference: str, nodes: int) -> Iterator[Watch]:
-    """Show on a terminal how far it is."""
-    if not sys.stderr.isatty():
-        yield lambda _what, _sent, _total: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status("") as status:
-        began = shown = time.monotonic()
+def _progress(reference: str, nodes: int, *, quiet: bool) -> Iterator[Watch]:
+    """Show how far it is."""
+    began = shown = time.monotonic()
+    with console.progress(quiet=quiet) as show:
 
         def watch(what: str, sent: int, total: int) -> None:
             nonlocal began, shown
@@ -102,7 +95,7 @@ def _progress(reference: str, nodes: int) -> Iterator[Watch]:
             elif sent < total and now - shown < _EVERY_S:
                 return
             shown = now
-            status.update(escape(_step(what, reference, nodes, sent, total, now - began)))
+            show(_step(what, reference, nodes, sent, total, now - began))
 
         yield watch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -16,13 +17,14 @@ from clusterkit.cli.frame.job_args import (
     JobArgument,
     exit_code_of,
     note_owner,
+    plain_state,
     runs_named,
     state_text,
 )
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import JobState
-from clusterkit.core.text import table
+from clusterkit.core.text import in_words, table
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import (
@@ -128,8 +130,15 @@ def wait_for_runs(
         number = f"{array}/{job.submission.index} " if array else ""
         console.note(f"{number}{name_of(job)} {state_text(job)}")
 
+    began = time.monotonic()
+
+    def looked(jobs: Sequence[Job]) -> None:
+        what = counted(jobs) if array else f"{name_of(jobs[0])} {plain_state(jobs[0])}"
+        show(f"{what}, {in_words(time.monotonic() - began)}")
+
     try:
-        jobs = wait_for_all(runs, changed=changed, on_problem=console.warn)
+        with console.progress(quiet=as_json, plain=False) as show:
+            jobs = wait_for_all(runs, changed=changed, on_problem=console.warn, on_look=looked)
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
         submission = runfolder.read_submission(runs[0])

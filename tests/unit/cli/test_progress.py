@@ -1,0 +1,63 @@
+"""What is shown of long work: a line that moves on a terminal, lines now and then, or nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from clusterkit.cli.frame import console
+
+WORK = """\
+from clusterkit.cli.frame import console
+with console.progress(quiet={quiet}) as show:
+    for n in range(3):
+        show(f"[bold]{{n}} of 3\\x1b[31m")
+console.say("done")
+"""
+
+
+def on_a_terminal(quiet: bool) -> str:
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-c", WORK.format(quiet=quiet)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True, check=True
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # all has been read
+        pass
+    os.close(ours)
+    assert done.stdout == "done\n"
+    return shown.decode()
+
+
+def test_on_a_terminal_it_is_one_line_with_texts_as_they_are() -> None:
+    shown = on_a_terminal(quiet=False)
+    assert "[bold]" in shown
+    assert "of 3" in shown
+    assert "\x1b[31m" not in shown, "control characters of texts stay away"
+    assert shown.rstrip().endswith("\x1b[2K"), "and it is gone at the end"
+    assert on_a_terminal(quiet=True) == ""
+
+
+def test_in_a_pipe_it_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for every_s, lines in ((0.0, "1 of 2 read\n2 of 2 read\n"), (60.0, "")):
+        monkeypatch.setattr(console, "_PLAIN_EVERY_S", every_s)
+        with console.counting(2, "read") as counted:
+            counted(None)
+            counted(None)
+        assert capsys.readouterr().err == lines
+    monkeypatch.setattr(console, "_PLAIN_EVERY_S", 0.0)
+    with console.progress(plain=False) as show:
+        show("no log wants it")
+    assert capsys.readouterr() == ("", "")
