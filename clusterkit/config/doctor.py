@@ -188,7 +188,10 @@ def gpus(machine: Machine) -> Iterator[Item]:
 
 def slurm(machine: Machine) -> Iterator[Item]:
     """Yield the tools, the controller and the accounting of Slurm."""
-    needed = machine.has(ClusterKind.SLURM)
+    needed = any(
+        spec.kind is ClusterKind.SLURM and spec.login is None
+        for spec in machine.settings.clusters.values()
+    )
     tools = {name: machine.run((name, "--version")) for name in ("sbatch", "srun", "squeue")}
     missing = [name for name, answer in tools.items() if not answer.found]
     answer = tools["sbatch"]
@@ -221,7 +224,9 @@ def slurm(machine: Machine) -> Iterator[Item]:
 
 def ssh(machine: Machine) -> Iterator[Item]:
     """Yield the SSH client and the keys of its agent."""
-    needed = machine.has(ClusterKind.SSH)
+    needed = machine.has(ClusterKind.SSH) or any(
+        spec.login is not None for spec in machine.settings.clusters.values()
+    )
     client = machine.run(("ssh", "-V"))
     if not client.found:
         yield _item("ssh", "no client", MISSING, "apt install openssh-client", needed=needed)

@@ -35,6 +35,7 @@ MAX_HOSTS = 4 * MAX_NAMES
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 _SETTING = re.compile(r"[a-z][a-z0-9_]*\.[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+_LOGIN = re.compile(r"(\w[\w.-]*@)?\w[\w.-]*(:[1-9]\d{0,4})?", re.ASCII)
 _NODES = re.compile(r"[1-9]\d{0,5}(:[1-9]\d{0,5})?", re.ASCII)
 _SLOTS = re.compile(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", re.ASCII)
 
@@ -235,6 +236,12 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=100_000)]
 Price = Annotated[float, Field(gt=0, le=1_000_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+LoginNode = Annotated[
+    str,
+    _matching(
+        _LOGIN, "is not a login node", "write [USER@]HOST[:PORT], or a name of ~/.ssh/config"
+    ),
+]
 TimeLimit = Annotated[str, AfterValidator(_time)]
 Memory = Annotated[str, AfterValidator(_memory)]
 ShmSize = Annotated[str, AfterValidator(_shm_size)]

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ class Found:
     """Of this machine, where the platform lists it."""
     platforms: tuple[str, ...] = ()
     """Those that the cloud of this machine has."""
+    login: str | None = None
+    """The login node that was asked, where that is not this machine."""
     left_out: tuple[str, ...] = ()
     """Hostfiles that others can write, and why they do not count."""
 
@@ -93,23 +95,30 @@ def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) 
 
     In a cloud, its metadata service is asked for the instance type, which no file tells.
     """
+    hostfiles, left_out = _hostfiles(cwd, system)
+    return replace(
+        discover_slurm(run),
+        gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
+        hostfiles=hostfiles,
+        left_out=left_out,
+        **_platform(),
+    )
+
+
+def discover_slurm(run: Run) -> Found:
+    """Return what Slurm's tools tell."""
     sinfo = run(SINFO)
     partitions = parse_sinfo(sinfo.output) if sinfo.ok else ()
     if sinfo.found and not partitions:
         partitions = parse_partitions(_output(run, PARTITIONS))
     config = parse_config(_output(run, SCONTROL_CONFIG)) if partitions else {}
     name = re.sub(r"[^A-Za-z0-9_.-]", "", config.get("ClusterName", "")).lstrip("_.-")
-    hostfiles, left_out = _hostfiles(cwd, system)
     modern = config.get("SelectType", "").endswith("cons_tres")
     return Found(
         cluster_name=name if name and name != "local" else "cluster",
         partitions=partitions,
         no_sinfo=None if sinfo.ok or not sinfo.found else sinfo.complaint,
         gpu_request=GpuRequest.GPUS_PER_NODE if modern else GpuRequest.GRES,
-        gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
-        hostfiles=hostfiles,
-        left_out=left_out,
-        **_platform(),
     )
 
 

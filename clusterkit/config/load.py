@@ -249,7 +249,12 @@ class _Loader:
                     _put(layers, key, given)
 
     def _lay_platform(self, name: str, kind: ClusterKind, layers: _Layers) -> None:
-        """Lay what the platform of a cluster gives below everything else."""
+        """Lay what the platform of a cluster gives below everything else.
+
+        One that has a login node is looked at there.
+        """
+        if ("login",) in layers:
+            return
         key = "platform"
         try:
             platform = self._platform(kind, layers)
@@ -323,7 +328,7 @@ class _Loader:
                 values[key] = given.value
         for key in _PATHS:
             if given_path := layers.get((key,)):
-                values[key] = _anchored(given_path)
+                values[key] = _anchored(given_path, elsewhere="login" in values)
                 try:
                     sources.expand_home(str(given_path.value))
                 except UserError as error:
@@ -418,11 +423,13 @@ def _put(layers: _Layers, key: str, given: _Given) -> None:
         layers[key,] = given
 
 
-def _anchored(given: _Given) -> str:
+def _anchored(given: _Given, *, elsewhere: bool = False) -> str:
     text = str(given.value)
-    if given.base is None or text.startswith(("/", "~", "$")):
+    if text.startswith(("/", "~", "$")):
         return text
-    return str(given.base / text)
+    if elsewhere:
+        return f"~/{text}"
+    return text if given.base is None else str(given.base / text)
 
 
 def _kind(name: str, layers: _Layers) -> ClusterKind | None:

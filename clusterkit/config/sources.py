@@ -72,11 +72,22 @@ def _named(cwd: Path, environ: Mapping[str, str]) -> Path | None:
 
 def user_file(environ: Mapping[str, str]) -> Path | None:
     """Return where the user's own file would lie; None where there is no home folder."""
-    home = environ.get("HOME", "")
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not Path(base).is_absolute():  # the XDG specification has relative ones ignored
-        base = f"{home}/.config" if home else ""
-    return Path(base) / "clusterkit" / "config.yaml" if base else None
+    base = _base(environ, "XDG_CONFIG_HOME", ".config")
+    return None if base is None else base / "clusterkit" / "config.yaml"
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of what can be made anew; None where there is no home folder."""
+    base = _base(environ, "XDG_CACHE_HOME", ".cache")
+    return None if base is None else base / "clusterkit"
+
+
+def _base(environ: Mapping[str, str], variable: str, usual: str) -> Path | None:
+    """Return a base folder of the XDG specification, which has relative ones ignored."""
+    home, given = environ.get("HOME", ""), environ.get(variable, "")
+    if Path(given).is_absolute():
+        return Path(given)
+    return Path(home, usual) if home else None
 
 
 def display(path: Path, cwd: Path) -> str:

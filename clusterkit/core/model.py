@@ -227,6 +227,8 @@ class ClusterSpec:
     run_dir: str = "~/.clusterkit/runs"
     share_runs: ShareRuns = ShareRuns.NONE
     templates: str | None = None
+    # From elsewhere
+    login: str | None = None
     # ssh
     hosts: tuple[Host, ...] = ()
     user: str | None = None

@@ -11,6 +11,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Clusters and nodes": (
         "cluster",
         "ssh",
+        "laptop",
         "preflight",
         "topology",
         "nccl-environment",

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -28,9 +28,13 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.version import __version__
 
-_TABLE = read_table(__file__, "verbs.tsv")
+_TABLE = [*read_table(__file__, "verbs.tsv")]
 VERBS = {row["verb"]: row["module"] for row in _TABLE}
 """Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
+
+_RELAYED = {row["verb"]: row["relayed"] for row in _TABLE if row["relayed"]}
+MARK = "CLUSTERKIT_RELAYED"
+"""The variable that tells clusterkit on a login node of which version and cluster the caller is."""
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
@@ -219,13 +223,43 @@ def _run() -> int | None:
         BrokenPipeError: the reader of our output has gone.
     """
     try:
-        code: int | None = app(prog_name="clusterkit", standalone_mode=False)
+        code = _relayed(sys.argv[1:])
+        if code is not None:
+            return code
+        code = cast(int | None, app(prog_name="clusterkit", standalone_mode=False))
         sys.stdout.flush()  # here its failure can still be told
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # typer makes it an exit code of its own
             raise error.__context__ from None
         raise
     return code
+
+
+def verb_of(arguments: Sequence[str]) -> str | None:
+    """Return the verb of a command line; None where options before it are none of ours."""
+    remaining = iter(arguments)
+    for word in remaining:
+        if word == "--config-file":
+            next(remaining, None)
+        elif not word.startswith("-"):
+            return word
+        elif word != "--debug" and not word.startswith("--config-file="):
+            return None
+    return None
+
+
+def _relayed(arguments: Sequence[str]) -> int | None:
+    """Run a verb on a login node and return its exit code; None where it is to run here."""
+    mark = os.environ.pop(MARK, None)
+    kind = _RELAYED.get(verb_of(arguments) or "")
+    if mark is None and not kind:
+        return None
+    from clusterkit.cli.frame import relay
+
+    if mark is not None:
+        relay.begin_relayed(mark)
+        return None
+    return relay.relayed(arguments, kind or "")
 
 
 def _give_up_stdout() -> None:

@@ -8,7 +8,7 @@ without VALUE take none), `training` and `layout` for verbs that only ask about 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -47,24 +47,46 @@ def wants_json(arguments: Sequence[str], command: Any) -> bool:
 
     What stands behind the script of a job belongs to the script, and so does its `--json`.
     """
+    return any(word == "--json" for word, _ in own_words(arguments, command))
+
+
+def own_words(arguments: Sequence[str], command: Any) -> Iterator[tuple[str, str]]:
+    """Yield the options of `command` with their values, read as far as they are right.
+
+    A word that is no option comes as a value without one; the last is the script of a job, and what
+    stands behind it belongs to that. All behind a verb that there is not are options.
+    """
     options = _options(command)
     remaining = iter(range(len(arguments)))
     for index in remaining:
         argument = arguments[index]
-        if argument == "--json":
-            return True
         if argument == "--":
-            return False
+            return
         if argument.startswith("-") and argument != "-":
-            if _has_value_behind(argument, options):
-                next(remaining, None)
+            yield _read(argument, arguments, options, remaining)
         elif hasattr(command, "get_command"):
             verb = command.get_command(None, argument)
             rest = arguments[index + 1 :]
-            return "--json" in rest if verb is None else wants_json(rest, verb)
-        elif command.context_settings.get("allow_interspersed_args") is False:
-            return False
-    return False
+            yield from ((word, "") for word in rest) if verb is None else own_words(rest, verb)
+            return
+        else:
+            yield "", argument
+            if command.context_settings.get("allow_interspersed_args") is False:
+                return
+
+
+def _read(
+    argument: str, arguments: Sequence[str], options: Mapping[str, Any], remaining: Iterator[int]
+) -> tuple[str, str]:
+    """Return an option and its value, which may be the next of the `remaining` words."""
+    name, equals, value = argument.partition("=")
+    if equals:
+        return name, value
+    if _has_value_behind(argument, options):
+        index = next(remaining, None)
+        return argument, "" if index is None else arguments[index]
+    glued = len(argument) > 2 and argument[:2] in options and argument not in options
+    return (argument[:2], argument[2:]) if glued else (argument, "")
 
 
 def _option_hint(

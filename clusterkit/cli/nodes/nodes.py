@@ -39,6 +39,7 @@ def prepare(
 ) -> None:
     """Make or update the virtual environment on every node.
 
+    Of a cluster that has `login`, that is on the login node.
     Nodes that have it already are left alone. Exit code 1 where one is not ready.
     """
     from clusterkit.config.load import load_settings
@@ -50,7 +51,7 @@ def prepare(
     ingredients = read_ingredients(
         spec, wheels=wheels or (), requirements=requirements, python=python, index=index
     )
-    if spec.shared_filesystem:
+    if spec.shared_filesystem and spec.login is None:
         console.note(
             f"note: {spec.name} shares a file system, so its node agents use this machine's "
             "Python; the environment is used only where `python:` names it"
@@ -93,10 +94,17 @@ def run(
 
 
 def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
+    if spec.login is not None:
+        if listed is not None:
+            raise UserError(
+                f"--hosts: of cluster {spec.name}, {spec.login} alone is prepared",
+                hint="leave it out",
+            )
+        return (spec.login,)
     if not spec.kind.lists_hosts:
         raise UserError(
             f"cluster {spec.name} is of kind {spec.kind.value}, and needs no preparing",
-            hint="name one of kind ssh: --cluster NAME",
+            hint="name one of kind ssh, or that has `login`: --cluster NAME",
         )
     if listed is not None and not listed.strip():
         raise UserError("--hosts: the list is empty", hint="leave it out for all hosts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 @explained
 def init(
     output: Path = Path("clusterkit.yaml"),
+    login: str | None = None,
     force: bool = False,
     yes: bool = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
+    """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles.
+
+    With --login, Slurm is looked for on that login node.
+    """
     from clusterkit.config.init import discover, run_command, starter_text
 
     if output.exists() and not force:
@@ -33,7 +38,7 @@ def init(
             f"{output} exists already",
             hint="replace it with --force, or write elsewhere with --output FILE",
         )
-    found = discover(run_command, cwd=Path.cwd())
+    found = discover(run_command, cwd=Path.cwd()) if login is None else _on_login_node(login)
     text = starter_text(found, folder=output.absolute().parent)
     console.note(*_report(found))
     if not (yes or json) and sys.stdin.isatty() and sys.stdout.isatty():
@@ -50,7 +55,27 @@ def init(
         console.json_document({"path": output, "found": found, "next": following})
         return
     console.say(f"wrote {output}")
-    console.say(f"next: {following}, then clusterkit doctor")
+    then = "doctor" if login is None else f"nodes prepare --cluster {found.cluster_name}"
+    console.say(f"next: {following}, then clusterkit {then}")
+
+
+def _on_login_node(login: str) -> Found:
+    """Return what the tools of a login node tell.
+
+    Raises:
+        UserError: there is no Slurm there.
+    """
+    from clusterkit.config.init import TIMEOUT_S, discover_slurm
+    from clusterkit.transport.login import LoginNode
+
+    node = LoginNode(login)
+    found = discover_slurm(lambda argv: node.answer(argv, timeout_s=TIMEOUT_S))
+    if not found.partitions:
+        raise UserError(
+            f"no Slurm answers on {login}" + (f": {found.no_sinfo}" if found.no_sinfo else ""),
+            hint=f"log in and try `sinfo`: ssh {node.name}",
+        )
+    return dataclasses.replace(found, login=login)
 
 
 def _report(found: Found) -> Iterator[str]:
@@ -63,6 +88,8 @@ def _report(found: Found) -> Iterator[str]:
         yield f"found no Slurm that answers (sinfo: {found.no_sinfo})"
     else:
         yield "found no Slurm (sinfo is missing, or lists no partition)"
+    if found.login is not None:
+        return
     yield (
         f"found {len(found.gpus)} GPUs in this machine"
         if found.gpus

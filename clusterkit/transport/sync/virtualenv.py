@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -18,6 +18,7 @@ from clusterkit.core.shell import quote_path
 from clusterkit.core.text import cut
 from clusterkit.core.untrusted import whole
 from clusterkit.core.version import __version__
+from clusterkit.transport.login import LoginNode
 from clusterkit.transport.ssh.config import SshOptions
 from clusterkit.transport.ssh.session import Session, on_nodes
 from clusterkit.transport.sync.deliver import PRIVATE, Place, deliver
@@ -63,11 +64,17 @@ def prepare_nodes(
 ) -> tuple[Prepared, ...]:
     """Prepare all of the nodes at once; one that is up to date already is left alone.
 
+    Of a cluster that has `login`, that login node is all.
+
     Raises:
         UserError: ssh's configuration cannot be read, or a wheel has changed meanwhile.
     """
-    options = SshOptions.of(cluster)
-    answers = on_nodes(options, nodes, lambda session: _prepare(session, ingredients))
+    answers: Mapping[str, Prepared | RemoteError]
+    if cluster.login is not None:
+        answers = _on_login_node(LoginNode(cluster.login), ingredients)
+    else:
+        options = SshOptions.of(cluster)
+        answers = on_nodes(options, nodes, lambda session: _prepare(session, ingredients))
     return tuple(
         Prepared(
             node=node,
@@ -79,6 +86,13 @@ def prepare_nodes(
         else answer
         for node, answer in answers.items()
     )
+
+
+def _on_login_node(node: LoginNode, ingredients: Ingredients) -> dict[str, Prepared | RemoteError]:
+    try:
+        return {node.name: _prepare(node.session(), ingredients)}
+    except RemoteError as error:
+        return {node.name: error}
 
 
 def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
@@ -94,24 +108,31 @@ def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
         trusted=[f"{ingredients.venv}{_INPUTS}"],
     )
     version = _require_python(seen, ingredients)
-    if seen["full"] and seen["missing"]:
+    if seen["full"] and seen["missing"] and not seen["text"]:
         raise RemoteError(
             f"{seen['place']} is not a virtual environment, and not empty",
             hint="set `venv:` of the cluster to a folder that is not there yet",
         )
     stamp = ingredients.stamp(seen["python"])
     made = files.parse_json((seen["text"] or "").encode()) or {}
+    if seen["full"] and not made:  # another Python than the one that made it would break it
+        raise RemoteError(
+            f"{seen['place']} is a virtual environment that was not made by nodes prepare",
+            hint="set `venv:` of the cluster to a folder that is not there yet",
+        )
     python = f"{ingredients.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
     _require_room(seen, ingredients)
     other = made.get("python") not in {None, version}  # one that we have made, for another Python
+    about = {"python": version, "clusterkit": __version__}
+    _run(helper, ["mkdir", "-p", ingredients.venv])
+    # Ours from the start, and without its stamp: whoever breaks it off has to do it again.
+    helper.ask("write", path=stamp_file, text=json.dumps(about))
     _run(
         helper,
         [ingredients.python, "-m", "venv", *(("--clear",) if other else ()), ingredients.venv],
     )
-    about = {"python": version, "clusterkit": __version__}
-    # Without its stamp: whoever breaks it off has to do it again.
     helper.ask("write", path=stamp_file, text=json.dumps(about))
     _install(helper, ingredients, again=bool(seen["full"]))
     there = _proven(helper, python)

@@ -146,6 +146,12 @@ def require_own(path):
             raise Refused(f"others can write {path}: nothing in it will be run (chmod go-w {path})")
 
 
+def keeps_names(path):
+    """Tell whether a folder of root's lets nobody rename what others have in it (sticky)."""
+    about = os.lstat(path)
+    return stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX and about.st_uid == 0
+
+
 def is_private(about):
     try:
         group, owner = grp.getgrgid(about.st_gid), pwd.getpwuid(about.st_uid)
@@ -163,7 +169,8 @@ def make_private(folder):
     home = os.path.expanduser("~").rstrip("/")
     path = home if folder.startswith(home + "/") else "/"
     for part in os.path.relpath(folder, path).split("/"):
-        require_own(path)
+        if not keeps_names(path):  # as /tmp and many a /scratch do; what is in it is looked at next
+            require_own(path)
         path = os.path.join(path, part)
         with suppress(FileExistsError):
             os.mkdir(path, PRIVATE)
@@ -335,7 +342,11 @@ def send(stream, name, sign, offset, most, piece=PIECE):
 def send_tree(folder, tree, have, most, part):
     """Send files that have changed, or the rest of that of which the client has a `part`."""
     found, size, unnamed = [], 0, 0
-    for here, folders, names in os.walk(os.path.join(folder, tree)):
+    top = os.path.join(folder, tree)
+    alone = []  # type: list[tuple[str, list[str], list[str]]]
+    if os.path.isfile(top):
+        alone.append((os.path.dirname(top), [], [os.path.basename(top)]))
+    for here, folders, names in alone or os.walk(top):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(here, name)

@@ -1,0 +1,96 @@
+"""`clusterkit fetch`: bring what a job wrote on its cluster to this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from clusterkit.cli.frame import console, relay
+from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.job_args import JobArgument, run_named
+from clusterkit.cli.frame.receive import receive
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.records import text_of, texts_of
+
+if TYPE_CHECKING:
+    from clusterkit.cli.frame.relay import Relay
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.transport.login import LoginNode
+
+_KEPT = ("results", "logs")
+"""Of a run folder, what is brought where nobody says."""
+_ANSWER_S = 60.0
+
+
+@explained
+def fetch(
+    job: JobArgument,
+    path: str | None = None,
+    output: Path | None = None,
+    json: JsonFlag = False,
+) -> None:
+    """Bring results, checkpoints or other files of a job from its login node.
+
+    What is here already is not sent again. Of a job on this machine it tells
+    where they are.
+    """
+    way = relay.relay_for(job)
+    if way is None:
+        run = run_named(job)
+        folder, names = _places(run, path)
+        document = {"run": run.run_id, "folder": folder, "paths": names}
+        if json:
+            console.json_document(document)
+        else:
+            console.say(*(str(Path(folder, name)) for name in names))
+        return
+    node = way.node()
+    run_id, folder, names = _asked(way, node, job, path)
+    target = Path(run_id) if output is None else output
+    if output is None and files.create_folder(target):
+        files.write_text(target / ".gitignore", "*\n")  # the next job need not have it
+    count = receive(node.helper(), folder, names, target)
+    if json:
+        console.json_document({"run": run_id, "folder": target, "files": count})
+    else:
+        text = f"{count} file{'s' * (count > 1)} brought to" if count else "nothing new for"
+        console.say(f"{text} {target}")
+
+
+def _places(run: RunFolder, path: str | None) -> tuple[str, list[str]]:
+    """Return a folder, and what is meant in it.
+
+    Raises:
+        UserError: there is no such file or folder.
+    """
+    if path is None:
+        names = [name for name in _KEPT if (run.path / name).is_dir()]
+        return str(run.path), names
+    folder = text_of(files.read_json(run.plan) or {}, "workdir") or str(run.path)
+    found = Path(os.path.normpath(Path(folder, path)))
+    if not found.exists():
+        raise UserError(
+            f"there is no {found}", hint=f"relative paths count from {folder}, where the job ran"
+        )
+    return str(found.parent), [found.name]
+
+
+def _asked(way: Relay, node: LoginNode, job: str, path: str | None) -> tuple[str, str, list[str]]:
+    """Ask the login node for the name of a run, the folder of its files, and their names there."""
+    words = ["fetch", "--json", "--", job, *([path] if path is not None else [])]
+    script = way.script(words)
+    answer = node.answer(("bash", "-c", script), timeout_s=_ANSWER_S)
+    document = files.parse_json(answer.output.encode()) or {}
+    run_id, folder = text_of(document, "run"), text_of(document, "folder")
+    names = texts_of(document, "paths")
+    if not answer.ok or not run_id or not folder:
+        lines = answer.errors.strip().splitlines() or [f"exit code {answer.code}"]
+        told = next((line for line in lines if line.startswith("error: ")), lines[-1])
+        hint = next((line[6:] for line in lines if line.startswith("hint: ")), None)
+        raise RemoteError(told.removeprefix("error: "), node=node.name, hint=hint)
+    if PurePosixPath(run_id).name != run_id or run_id in {".", ".."}:
+        raise RemoteError(f"answers nonsense: a run {shlex.quote(run_id[:80])}", node=node.name)
+    return run_id, folder, [*names]

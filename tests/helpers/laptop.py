@@ -1,0 +1,102 @@
+"""A laptop beside the practice cluster: it has no network, and reaches only the head, by ssh.
+
+It is a process with a network namespace in which there is nothing, and with mounts of its own, in
+which the shared folder of the lab is empty. ssh gets to the head by the lab's proxy command.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab.lab import Lab
+from tests.lab.layout import tool_path
+
+CONFIG = """\
+default_cluster: {name}
+clusters:
+  {name}:
+    kind: slurm
+    login: head
+    partition: gpu
+    gpu_request: none
+    time: "5"
+    python: {python}
+    run_dir: {runs}
+    venv: {prefix}
+"""
+_ENTER = """
+mount --bind "$1" /etc/ssh/ssh_config && mount -t tmpfs none "$2" && cd "$3" || exit 99
+shift 3
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """Where somebody works who has ssh to the head and nothing else."""
+
+    lab: Lab
+    home: Path
+    folder: Path
+    cluster: str
+
+    def argv(self, *words: str) -> list[str]:
+        """Return the command line that runs a command on the laptop."""
+        own = ["unshare", "--net", "--mount", "--propagation", "private", "bash", "-c", _ENTER, "x"]
+        return [*own, str(self.home / "ssh_config"), str(self.lab.shared), str(self.folder), *words]
+
+    def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """Start clusterkit there."""
+        environment = {"PATH": tool_path(), "HOME": str(self.home), "LANG": "C.UTF-8"}
+        argv = self.argv(sys.executable, "-m", "clusterkit", *words)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            argv, env=environment, stdout=pipe, stderr=pipe, text=True, **more
+        )  # fmt: skip
+
+    def clusterkit(
+        self, *words: str, given: str | None = None, timeout_s: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run clusterkit there to its end."""
+        stdin = subprocess.DEVNULL if given is None else subprocess.PIPE
+        with self.popen(*words, stdin=stdin) as process:
+            try:
+                out, err = process.communicate(given, timeout=timeout_s)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def cut(self) -> None:
+        """Break the connection that its commands share."""
+        socket = f"ControlPath={self.home}/.cache/clusterkit/ssh/%C"
+        subprocess.run(
+            self.argv("ssh", "-o", socket, "-O", "exit", "head"), capture_output=True, check=False
+        )
+
+
+@contextmanager
+def laptop_of(lab: Lab, folder: Path, name: str) -> Iterator[Laptop]:
+    """Give a laptop whose project is in `folder`; `name` is that of its cluster."""
+    # Paths of sockets are short.
+    home = Path(tempfile.mkdtemp(prefix="ck-", dir="/tmp"))
+    laptop = Laptop(lab, home, folder, name)
+    head, _, _ = lab.ssh_config.read_text().partition("Host n1\n")
+    (home / "ssh_config").write_text(head)
+    runs = lab.shared / name
+    text = CONFIG.format(name=name, python=sys.executable, runs=runs, prefix=sys.prefix)
+    (folder / "clusterkit.yaml").write_text(text)
+    try:
+        yield laptop
+    finally:
+        laptop.cut()
+        lab.run("head", ["bash", "-c", f'rm -f "$HOME"/.clusterkit/relay/{name}-*'])
+        shutil.rmtree(home)

@@ -1,0 +1,127 @@
+"""A cluster used from a laptop that reaches its login node by ssh and nothing else, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.lab_jobs import await_true
+from tests.helpers.laptop import Laptop, laptop_of
+from tests.lab.lab import Lab
+
+pytestmark = [pytest.mark.lab]
+
+TRAINS = """
+import os, pathlib, sys, time
+print("args", sys.argv[1:], flush=True)
+print("code", sorted(map(str, filter(pathlib.Path.is_file, pathlib.Path("..").rglob("*")))))
+pathlib.Path("model").mkdir()
+pathlib.Path("model/1 of 2.pt").write_text("weights")
+pathlib.Path(os.environ["CK_RESULTS"], "metrics").write_text("loss 1.5")
+for step in range(int(os.environ.get("STEPS", "1"))):
+    print("step", step, flush=True)
+    time.sleep(0.2)
+"""
+ODD = ("it's", "$HOME `id`", "two\nlines", "", "--cluster", "*", "\u00fc\\")
+
+
+@pytest.fixture
+def laptop(lab: Lab, tmp_path: Path) -> Iterator[Laptop]:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    folder = tmp_path / "my code"
+    folder.mkdir()
+    (folder / "train me.py").write_text(TRAINS)
+    (tmp_path / ".gitignore").write_text("data\n")
+    (tmp_path / "data").write_text("too much to send")
+    with laptop_of(lab, folder, f"laptop-{os.getpid()}") as given:
+        yield given
+
+
+@pytest.mark.smoke
+def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
+    given = ("--framework", "env", "train me.py", *ODD)
+    done = laptop.clusterkit("submit", "--json", "--wait", *given)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["state"]) == (0, "succeeded"), done.stderr
+    assert document["run_dir"].startswith(str(laptop.lab.shared))
+    job = document["job_id"]
+    logs = laptop.clusterkit("logs", job).stdout.splitlines()
+    assert logs[0] == f"args {[*ODD]}"
+    assert (
+        logs[1] == "code ['../.gitignore', '../my code/clusterkit.yaml', '../my code/train me.py']"
+    )
+
+    # What was changed since runs in a folder of its own.
+    (laptop.folder / "train me.py").unlink()
+    (laptop.folder / "next.py").write_text("import os; print(os.listdir())")
+    following = laptop.clusterkit("submit", "--follow", "--framework", "env", "next.py")
+    assert following.stdout == "['clusterkit.yaml', 'next.py']\n", following.stderr
+
+    fetched = laptop.clusterkit("fetch", job, "model", "--output", "there")
+    assert fetched.returncode == 0, fetched.stderr
+    assert (laptop.folder / "there/model/1 of 2.pt").read_text() == "weights"
+    counts = [json.loads(laptop.clusterkit("fetch", job, "--json").stdout)["files"] for _ in "12"]
+    assert counts == [2, 0]
+    (run,) = laptop.folder.glob("train-me-*")
+    assert (run / "results/metrics").read_text() == "loss 1.5"
+    missing = laptop.clusterkit("fetch", job, "none")
+    assert "there is no " in missing.stderr
+    assert missing.returncode == 2
+
+
+def test_a_broken_connection_loses_nothing(laptop: Laptop) -> None:
+    words = ("--env", "STEPS=500", "--framework", "env", "train me.py")
+    with laptop.popen("submit", "--follow", *words) as follows:
+        assert follows.stdout is not None
+        assert follows.stderr is not None
+        while "step 2" not in follows.stdout.readline():
+            pass
+        laptop.cut()
+        assert follows.wait(20) == 2
+        assert "the connection broke; jobs there go on" in follows.stderr.read()
+    # The other end has noticed as well.
+    await_true(lambda: not laptop.lab.processes("head", "submit --follow --env STEPS"), 10)
+    with laptop.popen("logs", "--follow", "latest") as again:
+        assert again.stdout is not None
+        while "step 9" not in again.stdout.readline():
+            pass
+        again.kill()  # and so has nobody a process left who is killed
+    await_true(lambda: not laptop.lab.processes("head", "logs --follow latest"), 10)
+    inside = laptop.clusterkit(
+        "exec", "latest", "--", "sh", "-c", 'cat; exit "$1"', "x", "7", given="a"
+    )
+    assert (inside.stdout, inside.returncode) == ("a", 7), inside.stderr
+    assert json.loads(laptop.clusterkit("status", "latest", "--json").stdout)["state"] == "running"
+    assert laptop.clusterkit("cancel", "latest").returncode == 0
+    waited = laptop.clusterkit("wait", "latest")
+    assert (waited.returncode, "cancelled" in waited.stderr + waited.stdout) == (1, True)
+    assert "somebody cancelled the job" in laptop.clusterkit("diagnose", "latest").stdout
+
+
+def test_init_and_checks_ask_the_cluster(laptop: Laptop) -> None:
+    written = laptop.clusterkit("init", "--login", "head", "--output", "found.yaml", "--yes")
+    assert written.returncode == 0, written.stderr
+    assert "    login: head" in (laptop.folder / "found.yaml").read_text()
+    # That names an environment which nobody has made yet.
+    there = laptop.clusterkit("--config-file", "found.yaml", "status")
+    assert there.returncode == 2
+    assert "clusterkit nodes prepare --cluster lab" in there.stderr
+    theirs = laptop.folder / "venv"
+    theirs.mkdir()
+    (theirs / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    text = (laptop.folder / "found.yaml").read_text()
+    named = text.replace("    login: head", f"    venv: {theirs}\n    login: head")
+    (laptop.folder / "found.yaml").write_text(named)
+    prepared = laptop.clusterkit("--config-file", "found.yaml", "nodes", "prepare")
+    assert "was not made by nodes prepare" in prepared.stdout, prepared.stderr
+
+    checked = laptop.clusterkit("preflight", "--nodes", "2", "--html", "page.html", "--json")
+    assert json.loads(checked.stdout)["usable"] == ["n1", "n2"], checked.stderr
+    assert (laptop.folder / "page.html").stat().st_size > 9000
+    nowhere = laptop.clusterkit("init", "--login", "nowhere", "--output", "other.yaml")
+    assert "try it by hand: ssh -- nowhere true" in nowhere.stderr
