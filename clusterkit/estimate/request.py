@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import Gpu
-from clusterkit.estimate.machines.instances import Instance
-from clusterkit.estimate.machines.owning import Owned
+from clusterkit.estimate.machines.instances import Instance, Owned
 from clusterkit.estimate.memory.phases import memory_of, usual_ram
 from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.results import Memory, Speed

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import meta
 
 from clusterkit.core import model
-from clusterkit.launch import templates
+from clusterkit.launch import render
 from docs.generate.page import Page, blocks, code, prose, table
 
 _COMMENT = re.compile(r"^\s*(?:#|//|/\*|\{##)+\s*(.+?)\s*(?:\*/|##\})?\s*$")
@@ -41,7 +41,7 @@ def pages(root: Path) -> Iterator[Page]:
                 zip((code(_name(path, scripts)) for path in rendered), variables, strict=True),
             ),
             "## Filters",
-            f"An expression without one of these does not render: {_listed(templates.FILTERS)}.",
+            f"An expression without one of these does not render: {_listed(render.FILTERS)}.",
             "## The plan",
             "`plan` is a `LaunchPlan`, `plan.cluster` a `ClusterSpec`, `plan.command` a "
             "`NodeCommand`, `plan.container` a `ContainerPlan` or nothing.",
@@ -65,7 +65,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _variables(path: Path) -> list[str]:
-    environment = templates.strict_environment()
+    environment = render.strict_environment()
     return sorted(meta.find_undeclared_variables(environment.parse(path.read_text("utf-8"))))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.images.archive import ImageFacts
-from clusterkit.images.nodes import EngineFacts, look
+from clusterkit.images.distribute import EngineFacts, look
 from clusterkit.observe.diagnose.stacks import fold_stacks
 from clusterkit.transport.probe import PreflightJob, Probe, ReachProblem
 from clusterkit.transport.script import compose, new_token

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand
 from clusterkit.core.text import NOT_IN_A_LINE
-from clusterkit.launch.templates import FILTERS, UnquotedError
+from clusterkit.launch.render import FILTERS, UnquotedError
 from tests.attacks.in_process import Cli, cli
 
 __all__ = ["cli"]  # a fixture

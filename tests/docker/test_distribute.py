@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.images import nodes as image_nodes
+from clusterkit.images import distribute as image_nodes
 from clusterkit.images.archive import (
     INSPECT,
     ImageFacts,

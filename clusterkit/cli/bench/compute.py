@@ -29,22 +29,22 @@ def compute(
     """
     from clusterkit.cli.bench import job as jobs
     from clusterkit.cli.bench.compute_report import compute_lines
-    from clusterkit.observe.bench.compute import answer, document
+    from clusterkit.observe.bench import compute as multiplied
 
     bench = jobs.Bench(
         verb="bench compute",
         program=("compute/clusterkit_compute.py", "compute/clusterkit_meeting.py"),
         more=_more,
-        file=document.FILE,
-        read=document.read_document,
-        empty=lambda: answer.document(document.Result()),
+        file=multiplied.FILE,
+        read=multiplied.read_document,
+        empty=lambda: multiplied.document(multiplied.Result()),
     )
     asked = {"seconds": seconds}
     job, result = jobs.measured(
         *(bench, options, asked), source=from_, seconds=seconds, dry_run=dry_run, as_json=json
     )
-    found, lines = answer.document(result), compute_lines(result)
-    jobs.finish(job, found, lines, is_bad=bool(answer.findings(result)), as_json=json)
+    found, lines = multiplied.document(result), compute_lines(result)
+    jobs.finish(job, found, lines, is_bad=bool(multiplied.findings(result)), as_json=json)
 
 
 def _more() -> dict[str, str]:

@@ -8,15 +8,16 @@ from clusterkit.cli.bench.job import finding_lines
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import figure, table, wrapped
-from clusterkit.observe.bench.compute.answer import (
+from clusterkit.observe.bench.compute import (
     Kind,
+    Result,
+    Worker,
     correct,
     findings,
     kinds,
     share,
     throttling,
 )
-from clusterkit.observe.bench.compute.document import Result, Worker
 
 _MOST_ROWS = 16
 _ALIGN = "<>>>>>>><"

@@ -35,7 +35,7 @@ from clusterkit.transport.probe import Unparsed
 
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.submit import ProgramRequest
-    from clusterkit.observe.bench.compute.answer import Finding as OfRank
+    from clusterkit.observe.bench.compute import Finding as OfRank
     from clusterkit.observe.bench.storage.answer import Finding as OfNode
 
 _AROUND_S = 600

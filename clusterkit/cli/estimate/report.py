@@ -10,13 +10,13 @@ from clusterkit.core.text import table as columns
 from clusterkit.core.text import wrapped
 from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change, smallest_of
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
-from clusterkit.estimate.machines.owning import break_even
+from clusterkit.estimate.machines.instances import break_even
 from clusterkit.estimate.setup import Offload
 from clusterkit.estimate.speed.step_time import bill_of
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
-    from clusterkit.estimate.query.ranking import Rented
+    from clusterkit.estimate.query.answer import Rented
     from clusterkit.estimate.request import Request
     from clusterkit.estimate.results import Interval, Memory, Speed
 

@@ -93,7 +93,7 @@ def _several(options: Mapping[str, Any], *, alone: bool) -> bool:
 def _rank(options: EstimateOptions, *, as_json: bool) -> None:
     """Print what so many tokens take on several rented machines, the cheapest first."""
     from clusterkit.cli.estimate import report
-    from clusterkit.estimate.query.ranking import ranked
+    from clusterkit.estimate.query.answer import ranked
 
     rows = ranked(options)
     if as_json:

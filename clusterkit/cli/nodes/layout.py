@@ -30,8 +30,7 @@ from clusterkit.launch.rank_layout.placement import (
 )
 from clusterkit.launch.rank_layout.warnings import layout_warnings
 from clusterkit.preflight.topology.analysis import islands
-from clusterkit.preflight.topology.matrix import NoMatrix
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, parse_topology
 
 
 @explained

@@ -18,6 +18,7 @@ from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import table, wrapped
 from clusterkit.preflight.topology.analysis import (
+    compare_hca,
     far_nics,
     islands,
     nearest_nics,
@@ -25,9 +26,7 @@ from clusterkit.preflight.topology.analysis import (
     summary,
     warnings,
 )
-from clusterkit.preflight.topology.compare import compare_hca
-from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View, parse_topology
 
 _WIDTH = 80
 _NVIDIA_SMI = ("nvidia-smi", "topo", "-m")

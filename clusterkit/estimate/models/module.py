@@ -19,8 +19,7 @@ from typing import Any
 from clusterkit.core.commands import TIMED_OUT, Answer, run_command
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.estimate.models.families import FAMILIES, names_of
-from clusterkit.estimate.models.model_config import shape_of
+from clusterkit.estimate.models.model_config import FAMILIES, names_of, shape_of
 from clusterkit.estimate.models.named import llama_of
 from clusterkit.estimate.shapes import ModelShape
 

@@ -20,7 +20,6 @@ from clusterkit.estimate.machines.interconnects import interconnect_named, netwo
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.named import amount, model_named, model_of_params
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.estimate.query.renting import on_instance, owned_of, problems_of_owning
 from clusterkit.estimate.refusals import LIMITS, absurd
 from clusterkit.estimate.request import Request, solve_batch
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from clusterkit.estimate.shapes import ModelShape
+from dataclasses import dataclass
+
+from clusterkit.estimate.machines.instances import Instance, Owned
+from clusterkit.estimate.speed.step_time import Bill, bill_of
 
 _SEQ = 4096
 _PER_NODE = 8
@@ -331,3 +334,95 @@ def _calibration(cluster: str, gpu: str) -> Calibration | None:
     known = load_calibration(calibration_file(cluster, os.environ))
     known = known.on(gpu) if known is not None else None
     return None if known == Calibration() else known
+
+
+_FLAGS = {"own": "--own", "power": "--power", "price_kwh": "--price-kwh", "years": "--years"}
+_EXAMPLE = "--own 300000 --power 10 --price-kwh 0.15 --years 4"
+_LEAST_YEARS, _MOST = 0.1, 1e12
+
+
+def on_instance(options: EstimateOptions, instance: Instance) -> EstimateOptions:
+    """Return the options with what a rented machine has, below what is given.
+
+    Raises:
+        UserError: another GPU is asked for than it has.
+    """
+    if options.gpu is not None and gpu_named(options.gpu) != gpu_named(instance.gpu):
+        raise UserError(
+            f"--gpu {options.gpu}, and {instance.name} has {instance.gpu}", hint="leave --gpu out"
+        )
+    return replace(
+        options,
+        gpu=instance.gpu,
+        gpus=instance.gpus if options.gpus is None else options.gpus,
+        gpus_per_node=options.gpus_per_node or instance.gpus,
+        interconnect=options.interconnect or instance.network,
+        price=instance.per_gpu if options.price is None else options.price,
+    )
+
+
+def problems_of_owning(options: EstimateOptions) -> Iterator[Problem]:
+    """Yield what is wrong with what is asked about owning machines."""
+    given = {flag: getattr(options, name) for name, flag in _FLAGS.items()}
+    if all(number is None for number in given.values()):
+        return
+    lacking = [flag for flag, number in given.items() if number is None]
+    if lacking:
+        yield Problem(message=f"to own machines wants {', '.join(lacking)} as well", hint=_EXAMPLE)
+    for flag, number in given.items():
+        least = _LEAST_YEARS if flag == "--years" else 0.0
+        if number is not None and not least <= number <= _MOST:  # nor is it NaN
+            yield Problem(message=f"{flag} is {number}", hint=_EXAMPLE)
+    if options.price is None:
+        yield Problem(
+            message="--own is held against the price of renting",
+            hint="--on aws:p5.48xlarge, or --price 2.5 for one GPU and hour",
+        )
+
+
+def owned_of(options: EstimateOptions) -> Owned | None:
+    """Return what machines of one's own cost, where that is asked about."""
+    numbers = [getattr(options, name) for name in _FLAGS]
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return None
+    price, power, price_kwh, years = numbers
+    return Owned(price=price, power_kw=power, price_kwh=price_kwh, years=years)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rented:
+    """One kind of machine."""
+
+    instance: Instance
+    strategy: str | None
+    """The one to take there; None where none fits."""
+    bill: Bill | None
+
+    @property
+    def usd(self) -> float:
+        """What is likely to be paid; without end where nothing fits."""
+        price = self.bill.price if self.bill is not None else None
+        return float("inf") if price is None else price.likely
+
+
+def ranked(options: EstimateOptions) -> tuple[Rented, ...]:
+    """Return what so many tokens take on each machine of `on`, the cheapest first.
+
+    Raises:
+        UserError: as `answer`; no tokens, or a price that would be that of all.
+    """
+    if options.tokens is None:
+        raise UserError("machines are ranked by what a number of tokens costs", hint="--tokens 2T")
+    if options.price is not None or options.own is not None:
+        raise UserError("--price and --own are for one machine", hint="--on with one of them")
+    found = [instance_named(name) for name in (options.on or "").split(",")]
+    return tuple(sorted((_on(one, options) for one in found), key=lambda row: row.usd))
+
+
+def _on(instance: Instance, options: EstimateOptions) -> Rented:
+    found = answer(replace(options, on=instance.name))
+    best, tokens = found.chosen, found.request.tokens
+    if best is None or tokens is None:
+        return Rented(instance=instance, strategy=None, bill=None)
+    bill = bill_of(best.setup, best.speed, tokens, price=found.request.price)
+    return Rented(instance=instance, strategy=best.name, bill=bill)

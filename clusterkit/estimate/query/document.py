@@ -9,7 +9,7 @@ from typing import Any
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
-from clusterkit.estimate.machines.owning import break_even
+from clusterkit.estimate.machines.instances import break_even
 from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of

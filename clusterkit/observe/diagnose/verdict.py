@@ -10,7 +10,6 @@ from clusterkit.core import throughput
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import ranks_in_words
-from clusterkit.observe.diagnose.awaited import awaited
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
     Root,
@@ -27,7 +26,7 @@ from clusterkit.observe.diagnose.evidence import (
 )
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
-from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
+from clusterkit.observe.diagnose.order import Event, Place, awaited, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
 

@@ -10,10 +10,9 @@ from clusterkit.preflight.checks.base import each, known
 from clusterkit.preflight.checks.each_gpu import gpu_check
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, Tier, check
-from clusterkit.preflight.expected_busbw import ONE_NODE
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
 from clusterkit.preflight.probes.gpu.dcgm_diag import Diag
-from clusterkit.preflight.probes.gpu.nccl_tests import NcclTest
+from clusterkit.preflight.probes.gpu.nccl_tests import ONE_NODE, NcclTest
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 
 # nvml.h, nvmlClocksEventReason*

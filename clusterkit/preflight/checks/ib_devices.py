@@ -12,9 +12,8 @@ from clusterkit.preflight.checks.results import Result, Results, advice, ok, ski
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import pci_gpus
 from clusterkit.preflight.probes.gpu.pci_gpus import GpuDirect
-from clusterkit.preflight.probes.net import efa, interfaces, rdma_ports
-from clusterkit.preflight.probes.net.efa import Efa
-from clusterkit.preflight.probes.net.rdma_ports import Rdma
+from clusterkit.preflight.probes.net import interfaces, rdma_ports
+from clusterkit.preflight.probes.net.rdma_ports import Efa, Rdma
 from clusterkit.transport.probe import PreflightJob
 
 V = TypeVar("V", bound=Hashable)
@@ -113,7 +112,7 @@ def _gpudirect(facts: GpuDirect) -> Result:
     return advice("IB008").warn(summary, f"kernel {kernel}, {driver}")
 
 
-@node_check("IB011", "ib-efa", efa.PROBE)
+@node_check("IB011", "ib-efa", rdma_ports.EFA)
 def _efa(found: Efa) -> Result:
     if found.bound < found.pci:
         lost = found.pci - found.bound

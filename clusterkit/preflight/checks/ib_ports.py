@@ -11,10 +11,9 @@ from clusterkit.preflight.checks.base import each, known, most, node_check
 from clusterkit.preflight.checks.results import Result, Results, advice, missing, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
-from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
-from clusterkit.preflight.probes.net.rdma_counters import PortCounters, RdmaCounters
-from clusterkit.preflight.probes.net.rdma_ports import Port, Rdma
-from clusterkit.preflight.topology.compare import parse_names
+from clusterkit.preflight.probes.net import rdma_ports
+from clusterkit.preflight.probes.net.rdma_ports import Port, PortCounters, Rdma, RdmaCounters
+from clusterkit.preflight.topology.analysis import parse_names
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _MIN_VOTERS = 3
@@ -177,10 +176,10 @@ def _sm_lid(rdma: Rdma) -> Result:
 _FLAPS = 3
 
 
-@check("IB006", "ib-counters", rdma_counters.PROBE, kernel_log.PROBE)
+@check("IB006", "ib-counters", rdma_ports.ERROR_COUNTERS, kernel_log.PROBE)
 def _counters(evidence: Evidence) -> Results:
     for node in evidence.nodes:
-        counters, log = node.of(rdma_counters.PROBE), node.of(kernel_log.PROBE)
+        counters, log = node.of(rdma_ports.ERROR_COUNTERS), node.of(kernel_log.PROBE)
         flaps = {} if isinstance(log, Missing) else log.flaps
         often = {name: n for name, n in flaps.items() if n >= _FLAPS}
         if often:

@@ -21,7 +21,7 @@ from clusterkit.preflight.checks.net_evidence import (
 )
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, unknown
 from clusterkit.preflight.checks.types import Evidence, Tier, check
-from clusterkit.preflight.expected_busbw import TWO_NODES
+from clusterkit.preflight.probes.gpu.nccl_tests import TWO_NODES
 from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.preflight.probes.net.allreduce import AllReduceFacts
 from clusterkit.preflight.probes.net.links import OK

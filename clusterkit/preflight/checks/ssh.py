@@ -11,8 +11,8 @@ from clusterkit.core.text import some_of
 from clusterkit.preflight.checks.base import node_check
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
-from clusterkit.preflight.probes.net import ssh_peer
-from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
+from clusterkit.preflight.probes.net import links
+from clusterkit.preflight.probes.net.links import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
 
 _ROWS = tuple(read_table(__file__, "ssh.tsv"))
@@ -84,12 +84,12 @@ def _complete(evidence: Evidence) -> Results:
 
 
 def _no_peers(job: PreflightJob) -> str | None:
-    if not ssh_peer.wanted(job):
+    if not links.wanted(job):
         return "jobs start without logins from node to node; --select SSH004 tries them"
     return "a single node" if len(job.hosts) < 2 else None
 
 
-@node_check("SSH004", "ssh-peers", ssh_peer.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
+@node_check("SSH004", "ssh-peers", links.PEER_LOGIN, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
 def peers(login: PeerLogin) -> Result:
     """Fail the nodes that cannot log in to the next."""
     if login.exit_code == 0:

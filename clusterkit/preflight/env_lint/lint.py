@@ -9,12 +9,12 @@ from itertools import combinations_with_replacement, islice
 
 from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.rules import conflicts, lists, values
+from clusterkit.preflight.env_lint.rules import conflicts, values
 from clusterkit.preflight.env_lint.rules.base import Rule, Violation, by_table
 from clusterkit.preflight.env_lint.setting import Format, Setting, Source, Trait, reachable
 from clusterkit.preflight.env_lint.variables import Kind, find_variable
 
-_CODED = (one for module in (values, lists, conflicts) for one in vars(module).values())
+_CODED = (one for module in (values, conflicts) for one in vars(module).values())
 _RULES = (*(one for one in _CODED if isinstance(one, Rule)), *by_table())
 RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 _MOST_RUNS = 64

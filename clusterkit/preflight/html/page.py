@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import math
+import zlib
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,9 +23,9 @@ from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks import AREAS
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
+from clusterkit.preflight.checks.net_evidence import Pair, read_links
 from clusterkit.preflight.html import types
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.pairs import matrices, packed
 from clusterkit.preflight.report import Report
 
 SYMBOLS: Mapping[Verdict, str] = {
@@ -188,3 +193,104 @@ def _row(cells: Mapping[str, Cell]) -> tuple[Cell, ...]:
     """Return the cell of each area; what passed and what does not apply needs no ids."""
     found = (cells.get(area, Cell(verdict=None)) for area in AREAS)
     return tuple(cell if _RANK[cell.verdict] > 1 else Cell(verdict=cell.verdict) for cell in found)
+
+
+FAILED = -1.0
+"""The pair was tried and nothing went through."""
+
+_FAILED_CODE, _STEPS = 255, 253
+"""Codes 1 to 254 are values, lowest first; 0 was not measured."""
+_FINEST = 0.01
+"""Smallest step: 1 %. A finer one would show noise, and noise does not deflate."""
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a __dict__
+class PairMatrix:
+    """One figure for ordered pairs of nodes, those that were measured."""
+
+    title: str
+    unit: str
+    more_is_better: bool
+    nodes: tuple[str, ...]
+    pairs: array[int]
+    """Index of the node from which, times the number of nodes, plus index of the node to which."""
+    values: array[float]
+    """One for each of `pairs`: positive, or `FAILED`; at least one is positive."""
+
+    @cached_property
+    def known(self) -> array[float]:
+        """All values that were measured, sorted."""
+        return array("d", sorted(value for value in self.values if value > 0))
+
+    @cached_property
+    def median(self) -> float:
+        """The middle of all values that were measured."""
+        return self.known[len(self.known) // 2]
+
+
+def packed(matrix: PairMatrix) -> dict[str, Any]:
+    """Return `matrix` as report.js reads it.
+
+    1,600 nodes are 2.6 million pairs: each is one byte, a step on a logarithmic scale, and the
+    whole is deflated. A page with two such maps has about 4 MB.
+    """
+    low, high = matrix.known[0], matrix.known[-1]
+    step = max(math.log(high / low) / _STEPS, _FINEST)
+    codes = bytearray(len(matrix.nodes) ** 2)
+    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
+        step_up = 0 if value == FAILED else round(math.log(value / low) / step)
+        codes[pair] = _FAILED_CODE if value == FAILED else 1 + step_up
+    return {
+        "unit": matrix.unit,
+        "more": matrix.more_is_better,
+        "size": len(matrix.nodes),
+        "nodes": matrix.nodes,
+        "low": low,
+        "step": step,
+        "median": matrix.median,
+        "cells": base64.b64encode(zlib.compress(codes, 9)).decode(),
+    }
+
+
+def matrices(evidence: Evidence, names: tuple[str, ...]) -> tuple[PairMatrix, ...]:
+    """Return bandwidth and latency between the nodes `names`, those of the two that are known."""
+    links = read_links(evidence)
+    gbit = {pair: rate * 8 / 1e9 for pair, rate in links.rates.items()}
+    # A round trip has no direction; the node that called tells it.
+    there = {pair: float(us) for pair, us in links.latencies_us.items()}
+    back = {(b, a): us for (a, b), us in there.items()}
+    found = (
+        ("Bandwidth", "Gbit/s", True, gbit),
+        ("Latency", "\u00b5s", False, back | there),
+    )
+    return tuple(
+        _matrix(names, title, unit, more_is_better=more, figures=figures, broken=links.broken)
+        for title, unit, more, figures in found
+        if any(figures.values())
+    )
+
+
+def _matrix(
+    names: tuple[str, ...],
+    title: str,
+    unit: str,
+    *,
+    more_is_better: bool,
+    figures: Mapping[Pair, float],
+    broken: Mapping[Pair, str],
+) -> PairMatrix:
+    places = {name: place for place, name in enumerate(names)}
+    known = dict.fromkeys(broken, FAILED) | {pair: v for pair, v in figures.items() if v > 0}
+    cells = {
+        places[a] * len(names) + places[b]: value
+        for (a, b), value in known.items()
+        if a in places and b in places and a != b
+    }
+    return PairMatrix(
+        title=title,
+        unit=unit,
+        more_is_better=more_is_better,
+        nodes=names,
+        pairs=array("Q", cells),
+        values=array("d", cells.values()),
+    )

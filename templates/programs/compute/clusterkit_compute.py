@@ -2,7 +2,7 @@
 
 Started by torchrun on every node, with its wishes as JSON in the one argument. Rank 0 writes
 compute.json into the folder of results, also where a rank never answers;
-clusterkit/observe/bench/compute/document.py reads it.
+clusterkit/observe/bench/compute.py reads it.
 
 The values are whole numbers of which any sum is one that float32 holds, so a product is the same
 bits in whatever order it was added up.

@@ -15,7 +15,7 @@ from clusterkit.estimate import refusals
 from clusterkit.estimate.machines import gpus
 from clusterkit.estimate.machines.gpus import GPUS, gpu_named
 from clusterkit.estimate.machines.interconnects import NETWORKS, interconnect_named
-from clusterkit.estimate.models.families import family_of
+from clusterkit.estimate.models.model_config import family_of
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.strategies import STRATEGIES
 

@@ -15,11 +15,10 @@ import pytest
 
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.machines.gpus import gpu_named
-from clusterkit.estimate.machines.instances import instance_named, instances
+from clusterkit.estimate.machines.instances import Owned, break_even, instance_named, instances
 from clusterkit.estimate.machines.interconnects import interconnect_named
-from clusterkit.estimate.machines.owning import Owned, break_even
+from clusterkit.estimate.query.answer import ranked
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.estimate.query.ranking import ranked
 from tests.helpers.command_line import outcome
 
 Ask = Callable[[str], tuple[int, str, str]]

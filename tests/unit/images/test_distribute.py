@@ -15,11 +15,12 @@ from clusterkit.images.archive import Archive, ImageFacts
 from clusterkit.images.distribute import (
     Delivery,
     Distributed,
+    EngineFacts,
     Outcome,
     distribute_image,
+    load,
     require_engines,
 )
-from clusterkit.images.nodes import EngineFacts, load
 
 IMAGE = ImageFacts(
     digest="sha256:ab", created="now", architecture="amd64", size=9, layers=("sha256:1",)

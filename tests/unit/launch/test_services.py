@@ -14,7 +14,7 @@ import pytest
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
-from clusterkit.launch import services
+from clusterkit.launch import render as rendering
 from clusterkit.launch.render import render
 from tests.helpers.command_line import outcome
 from tests.helpers.needs import require
@@ -148,7 +148,7 @@ def test_by_hand_the_service_is_not_asked() -> None:
 
 
 def test_every_service_says_from_where_that_is_known() -> None:
-    rows = tuple(read_table(services.__file__, "services.tsv"))
+    rows = tuple(read_table(rendering.__file__, "services.tsv"))
     assert {name for name, _, _ in TOLD} == {row["service"] for row in rows}
     assert all(row["source"].startswith(("https://", "aws/")) for row in rows)
 

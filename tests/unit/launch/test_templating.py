@@ -16,8 +16,7 @@ from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import Ref
 from clusterkit.launch.plan import make_plan
-from clusterkit.launch.render import render
-from clusterkit.launch.templates import FILTERS, render_template, template_path
+from clusterkit.launch.render import FILTERS, render, render_template, template_path
 from tests.helpers.render_cases import PLAIN, WORKDIR, cluster, job
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))

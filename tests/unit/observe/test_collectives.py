@@ -27,7 +27,7 @@ from clusterkit.observe.bench.allreduce.result import (
     parse_sizes,
     size_in_words,
 )
-from clusterkit.preflight.expected_busbw import published_for
+from clusterkit.preflight.probes.gpu.nccl_tests import published_for
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.mangling import mangled
 from tests.helpers.recordings import recording

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.observe.bench.compute import answer
-from clusterkit.observe.bench.compute.document import Result, read_document
+from clusterkit.observe.bench import compute
+from clusterkit.observe.bench.compute import Result, read_document
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.command_line import outcome
 
@@ -60,13 +60,13 @@ def document(*ranks: Any, **changes: Any) -> dict[str, Any]:
 
 def found(*ranks: Any, **changes: Any) -> list[tuple[str, str, str]]:
     result = read_document(document(*ranks, **changes))
-    return [(one.kind, one.where, one.summary) for one in answer.findings(result)]
+    return [(one.kind, one.where, one.summary) for one in compute.findings(result)]
 
 
 def test_healthy_gpus_have_no_findings() -> None:
     ranks = [rank(node, gpu, 700 + gpu) for node in ("n1", "n2") for gpu in range(4)]
     assert found(*ranks) == []
-    told = answer.document(read_document(document(*ranks)))
+    told = compute.document(read_document(document(*ranks)))
     (device,) = told["devices"]
     assert (told["correct"], told["complete"], told["nodes"]) == (True, True, ("n1", "n2"))
     assert device["median_tflops"] == pytest.approx(702)
@@ -106,7 +106,7 @@ def test_wrong_bits_are_named_first() -> None:
     assert wrong[:2] == ("wrong", "n2, GPU 3")
     assert wrong[2] == "2 of 4 products are wrong, elements in all: 3, the first: " + bad["detail"]
     assert slow[0] == "slow"
-    assert answer.correct(read_document(document(*ranks))) is False
+    assert compute.correct(read_document(document(*ranks))) is False
 
 
 def test_ranks_that_never_answer_are_named() -> None:
@@ -115,12 +115,12 @@ def test_ranks_that_never_answer_are_named() -> None:
     ranks = [rank(), None, began, lost]
     names = ["n1", "n1", "n2", "n2"]
     result = read_document(document(*ranks), names=names)
-    assert [(one.kind, one.where) for one in answer.findings(result)] == [
+    assert [(one.kind, one.where) for one in compute.findings(result)] == [
         ("silent", "n1, rank 1"),
         ("silent", "n2, GPU 1"),
         ("failed", "n2, GPU 2"),
     ]
-    assert answer.correct(result) is None
+    assert compute.correct(result) is None
     assert found(*ranks, complete=False)[0][0] == "failed", "the job tells why it ended early"
     assert not read_document(document(began, None)).measured
 
@@ -128,12 +128,12 @@ def test_ranks_that_never_answer_are_named() -> None:
 def test_throttling_is_named_and_the_power_cap_is_none() -> None:
     readings = [reading("n1", 0x1, 0x1, when="before"), reading("n1", 0x4, 0x48)]
     result = read_document(document(rank(readings=readings), rank(gpu=1)))
-    (one,) = answer.findings(result)
+    (one,) = compute.findings(result)
     assert (one.kind, one.where, one.summary) == (
         *("throttled", "n1, GPU 1"),
         "hardware thermal slowdown",
     )
-    capped, held = answer.document(result)["gpus"]
+    capped, held = compute.document(result)["gpus"]
     assert (capped["held_down_by"], held["held_down_by"]) == (
         ("power cap",),
         ("hardware thermal slowdown",),
@@ -210,7 +210,7 @@ all products are right
     told = json.loads(out)
     assert (code, told["job"]) == (1, None)
     assert [one["kind"] for one in told["findings"]] == ["slow", "throttled"]
-    empty = json.loads(json.dumps(answer.document(Result())))
+    empty = json.loads(json.dumps(compute.document(Result())))
     assert {"schema", "job", *empty} == told.keys()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from clusterkit.cli.bench.compute import _more
 from clusterkit.core.data import data_dir
-from clusterkit.observe.bench.compute.document import read_document
+from clusterkit.observe.bench.compute import read_document
 from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.paths import ROOT

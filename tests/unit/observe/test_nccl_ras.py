@@ -17,7 +17,7 @@ import pytest
 
 from clusterkit.core import processes
 from clusterkit.executors.node import nccl_ras as client
-from clusterkit.observe.diagnose.nccl_ras import told
+from clusterkit.observe.diagnose.facts import told_by_ras
 from tests.helpers.lab_jobs import await_true
 
 HEAD = """\
@@ -89,7 +89,7 @@ TIMEOUT
 
 
 def test_the_rank_that_has_launched_less_is_behind() -> None:
-    (said,) = told(BEHIND)
+    (said,) = told_by_ras(BEHIND)
     assert said == (
         "nccl-behind=rank 3 on 10.0.0.1; AllReduce; number 1233; 7 others at number 1234; "
         "communicator 0-0"
@@ -103,7 +103,7 @@ def test_of_several_that_are_behind_all_are_named() -> None:
         "  Rank 2 -- GPU 2 managed by process 4713 on node 10.0.0.1\n"
         "  Rank 3 -- GPU 3",
     )
-    (said,) = told(text)
+    (said,) = told_by_ras(text)
     assert said == (
         "nccl-behind=ranks 2-3 on 10.0.0.1; AllReduce; none; 6 others at number 1234; "
         "communicator 0-0"
@@ -111,7 +111,7 @@ def test_of_several_that_are_behind_all_are_named() -> None:
 
 
 def test_processes_that_are_dead_or_do_not_answer_are_told_with_their_nodes() -> None:
-    assert list(told(LOST)) == [
+    assert list(told_by_ras(LOST)) == [
         "nccl-lost=10.0.0.3; is dead; 2 processes",
         "nccl-lost=10.0.0.2; does not answer; ranks 5-7",
     ]
@@ -130,7 +130,7 @@ def test_processes_that_are_dead_or_do_not_answer_are_told_with_their_nodes() ->
     ],
 )
 def test_where_nobody_stands_out_nothing_is_told(text: str) -> None:
-    assert list(told(text)) == []
+    assert list(told_by_ras(text)) == []
 
 
 class Ras:
@@ -158,7 +158,7 @@ class Ras:
 
 
 def ask(port: object, timeout_s: float = 60, *, host: str = "127.0.0.1") -> str:
-    """Ask for a job of which one process was told of this address."""
+    """Ask for a job of which one process was told_by_ras of this address."""
     environment = {**os.environ, "NCCL_RAS_ADDR": f"{host}:{port}"}
     with subprocess.Popen(["sleep", "600"], env=environment) as process:
         try:

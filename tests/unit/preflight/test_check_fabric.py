@@ -15,14 +15,14 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
 from clusterkit.preflight.checks.results import Result
 from clusterkit.preflight.probes.host.fabric_files import (
     FILES,
+    IMAGE,
     PLUGIN,
     files_of,
     parse_files,
+    parse_image,
     parse_plugin,
     plugin_names,
 )
-from clusterkit.preflight.probes.host.image_fabric import PROBE as IMAGE
-from clusterkit.preflight.probes.host.image_fabric import parse as parse_image
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
 from clusterkit.transport.probe import Output, PreflightJob

@@ -17,7 +17,7 @@ from clusterkit.preflight.probes.host.nccl_settings import (
 )
 from clusterkit.preflight.probes.net.interfaces import NAMED as PROBE
 from clusterkit.preflight.probes.net.interfaces import parse_named as parse_interfaces
-from clusterkit.preflight.topology.compare import parse_names
+from clusterkit.preflight.topology.analysis import parse_names
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.needs import require

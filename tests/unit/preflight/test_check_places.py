@@ -19,7 +19,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.results import Result
 from clusterkit.preflight.evaluate import evidence_of
-from clusterkit.preflight.probes.gpu import imex
+from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host import placement
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim, job_of_plan, with_slurm
@@ -221,14 +221,16 @@ def test_blocks_of_slurm_go_before_what_a_cloud_says(
 @pytest.mark.parametrize("shell", SHELLS)
 def test_imex_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
     require(shell[0])
-    text = imex.PROBE.snippet(JOB)
+    text = nvidia_links.IMEX.snippet(JOB)
     assert text is not None
     for path in ("/dev/nvidia-caps-imex-channels", "/etc/nvidia-imex"):
         text = text.replace(path, str(tmp_path))
 
-    def ask(path: Path) -> imex.Imex:
+    def ask(path: Path) -> nvidia_links.Imex:
         argv = [*shell, "-c", f"PATH={path}:$PATH\n{text}"]
-        return imex.parse(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+        return nvidia_links.parse_imex(
+            subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        )
 
     assert (ask(tmp_path).channel, ask(tmp_path).nodes) == ("absent", ())
     (tmp_path / "channel0").touch()

@@ -14,8 +14,7 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.probes import sinfo
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_list
 from clusterkit.preflight.probes.net import rdma_ports
-from clusterkit.preflight.topology.matrix import NoMatrix, View
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, View, parse_topology
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, Unparsed, read_output
 from tests.helpers.mangling import mangled

@@ -22,11 +22,10 @@ from clusterkit.preflight.checks import AREAS, all_checks
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.page import page, verdict_rows
-from clusterkit.preflight.html.pairs import PairMatrix, packed
+from clusterkit.preflight.html.page import PairMatrix, packed, page, verdict_rows
 from clusterkit.preflight.html.types import node_types, places
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import parse_topology
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.helpers.recordings import recording

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit.preflight.probes.gpu import imex
+from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host import (
     container,
     fabric_files,
-    image_fabric,
     job_python,
     placement,
     shared_folders,
@@ -23,7 +22,7 @@ from clusterkit.preflight.probes.host import (
 from clusterkit.preflight.probes.host import disks as host_disks
 from clusterkit.preflight.probes.host import names as host_names
 from clusterkit.preflight.probes.host import system as host_system
-from clusterkit.preflight.probes.net import ssh_peer
+from clusterkit.preflight.probes.net import links
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, read_output
 from tests.helpers.probe_run import SHELLS, run_compound, run_probe
@@ -99,13 +98,13 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (host_names.PROBE, NAMES),
     (job_python.PROBE, PYTHON),
     (shared_folders.PROBE, FOLDERS),
-    (ssh_peer.PROBE, PEER),
+    (links.PEER_LOGIN, PEER),
     (container.PROBE, CONTAINER),
     (fabric_files.PLUGIN, "failed libnccl-net.so=libfabric.so.1: no such file\nwhole=1\nend\n"),
     (fabric_files.FILES, "file 4038471504-75 /opt/topo.xml\nabsent - /opt/env.sh\nend\n"),
-    (image_fabric.PROBE, "lacks /opt/topo.xml=\nopened=libnccl-net.so\nwhole=1\nend\n"),
+    (fabric_files.IMAGE, "lacks /opt/topo.xml=\nopened=libnccl-net.so\nwhole=1\nend\n"),
     (placement.PROBE, "cloud=gcp\nblock=/b1/s1/h1\nspot=FALSE\nevents=NONE\nend\n"),
-    (imex.PROBE, "channel=open\nstate=READY\nnodes=10.9.0.1\nend\n"),
+    (nvidia_links.IMEX, "channel=open\nstate=READY\nnodes=10.9.0.1\nend\n"),
     (placement.BLOCK, "block=b1\nend\n"),
     (slurm_nodes.PROBE, RECORD),
 ]
@@ -294,8 +293,8 @@ def test_a_peer_is_the_next_node_of_the_ring(tmp_path: Path) -> None:
         (("a", "b"), "a"),
     ):
         job = PreflightJob(hosts=hosts, peer_ssh=True)
-        output = run_probe(ssh_peer.PROBE, job, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-        assert ssh_peer.parse(output.stdout).peer == expected, output
+        output = run_probe(links.PEER_LOGIN, job, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        assert links.parse_login(output.stdout).peer == expected, output
 
 
 @pytest.mark.parametrize(
@@ -308,13 +307,13 @@ def test_a_peer_is_the_next_node_of_the_ring(tmp_path: Path) -> None:
 )
 def test_peers_are_asked_only_where_something_logs_in(job: PreflightJob) -> None:
     """Jobs, also of MPI, one node, and one machine need no login from node to node."""
-    assert ssh_peer.PROBE.snippet(job) is None
+    assert links.PEER_LOGIN.snippet(job) is None
 
 
 def test_a_list_of_nodes_never_outgrows_an_argument() -> None:
     """Linux takes 128 KiB; in a job of that size every node tries the head."""
     hosts = tuple(f"a-rather-long-name-of-a-node-{i:05}.cluster.example" for i in range(4096))
-    for probe in (ssh_peer.PROBE, host_names.PROBE):
+    for probe in (links.PEER_LOGIN, host_names.PROBE):
         snippet = probe.snippet(PreflightJob(hosts=hosts, peer_ssh=True))
         assert snippet is not None
         assert len(snippet) < 131_072

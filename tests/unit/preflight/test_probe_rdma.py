@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.preflight.probes.gpu import nvidia_links, pci_gpus
-from clusterkit.preflight.probes.net import efa, interfaces, rdma_counters, rdma_ports
+from clusterkit.preflight.probes.net import interfaces, rdma_ports
 from clusterkit.preflight.probes.net.rdma_ports import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
 from clusterkit.transport.script import compose
@@ -24,7 +24,7 @@ SHELLS = (("sh",), ("dash",), ("busybox", "sh"), ("bash", "--posix"))
 JOB = PreflightJob(hosts=("n1", "n2"))
 PROBES: tuple[Probe[object], ...] = (
     rdma_ports.PROBE,
-    rdma_counters.PROBE,
+    rdma_ports.ERROR_COUNTERS,
     pci_gpus.GPUDIRECT,
     interfaces.PROBE,
     nvidia_links.TOPO,
@@ -278,12 +278,12 @@ def test_ports_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_counters_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
     # The error arrives between the two readings.
-    text = snippet(rdma_counters.PROBE, sysfs).replace(
+    text = snippet(rdma_ports.ERROR_COUNTERS, sysfs).replace(
         "sleep 1", f"echo 9 >{sysfs}/mlx5_1/ports/1/counters/symbol_error"
     )
     done = run(shell, text)
     assert (done.returncode, done.stderr) == (0, "")
-    first, second = rdma_counters.parse(done.stdout).ports
+    first, second = rdma_ports.parse_counters(done.stdout).ports
     assert (first.port, dict(first.total), dict(first.rising)) == (
         "mlx5_0/1",
         {"symbol_error": 7},
@@ -295,7 +295,7 @@ def test_counters_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 @pytest.mark.parametrize(
     "probe",
-    [rdma_ports.PROBE, rdma_counters.PROBE, pci_gpus.GPUDIRECT],
+    [rdma_ports.PROBE, rdma_ports.ERROR_COUNTERS, pci_gpus.GPUDIRECT],
     ids=lambda probe: probe.name,
 )
 def test_no_rdma_is_not_applicable(
@@ -358,7 +358,7 @@ def test_efa_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
         (tmp_path / "ib" / name / "device" / "vendor").write_text(f"{vendor}\n")
     for name in ("uverbs0", "uverbs1"):
         (tmp_path / name).touch()
-    text = snippet(efa.PROBE)
+    text = snippet(rdma_ports.EFA)
     for path, there in [
         ("/sys/bus/pci/devices", "pci"), ("/sys/class/infiniband", "ib"), ("/dev/infiniband/", ""),
         ("/opt/amazon/efa/bin", "bin"),
@@ -366,15 +366,15 @@ def test_efa_of_a_machine(shell: tuple[str, ...], tmp_path: Path) -> None:
         text = text.replace(path, f"{tmp_path}/{there}")
     without = run(shell, text)
     assert without.stderr == ""
-    found = efa.parse(without.stdout)
+    found = rdma_ports.parse_efa(without.stdout)
     assert (found.pci, found.bound, found.usable, found.provider) == (2, 1, 2, None)
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin" / "fi_info"
     tool.write_text('#!/bin/sh\n[ "$*" = "-p efa -t FI_EP_RDM" ]\n')
     tool.chmod(0o755)
-    assert efa.parse(run(shell, text).stdout).provider is True
+    assert rdma_ports.parse_efa(run(shell, text).stdout).provider is True
     tool.write_text("#!/bin/sh\nexit 61\n")
-    assert efa.parse(run(shell, text).stdout).provider is False
+    assert rdma_ports.parse_efa(run(shell, text).stdout).provider is False
     assert run(shell, text.replace("0xefa", "0xfff")).returncode == NOT_APPLICABLE
 
 
@@ -397,20 +397,20 @@ OURS = {
     rdma_ports.PROBE.name: "device|mlx5_0|28.39.1002|MT_0838|MT4129\n"
     "port|mlx5_0|1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|Ethernet|0x0|0x0\n"
     "gid|mlx5_0|1|3|RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth2\n",
-    rdma_counters.PROBE.name: COUNTED,
-    efa.PROBE.name: "pci=32\nbound=32\nusable=32\nprovider=there\nend\n",
+    rdma_ports.ERROR_COUNTERS.name: COUNTED,
+    rdma_ports.EFA.name: "pci=32\nbound=32\nusable=32\nprovider=there\nend\n",
     pci_gpus.GPUDIRECT.name: "kernel 5.15.0\nmodule nvidia_peermem\nNVRM version: NVIDIA UNIX\n",
     interfaces.PROBE.name: "eth0|1500|25000|1\nib0|4092|-1|32\n",
 }
 
 
 def test_counters_rise() -> None:
-    (port,) = rdma_counters.parse(COUNTED).ports
+    (port,) = rdma_ports.parse_counters(COUNTED).ports
     assert dict(port.rising) == {"symbol_error": 2, "link_downed": 1}
-    (port,) = rdma_counters.parse("1 a_0/ports/1 symbol_error=9\n2 a_0/ports/1\n").ports
+    (port,) = rdma_ports.parse_counters("1 a_0/ports/1 symbol_error=9\n2 a_0/ports/1\n").ports
     assert not port.rising  # reset in between
     with pytest.raises(Unparsed, match="same ports"):
-        rdma_counters.parse("1 a_0/ports/1\n")
+        rdma_ports.parse_counters("1 a_0/ports/1\n")
 
 
 def test_all_in_one_compound() -> None:

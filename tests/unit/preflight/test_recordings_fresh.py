@@ -16,8 +16,7 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.topology.analysis import nearest_nics, summary, warnings
-from clusterkit.preflight.topology.matrix import NoMatrix, Topology
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, parse_topology
 from clusterkit.transport.probe import PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.recordings import recording

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from clusterkit.preflight.checks.topo import differences, usual_links
 from clusterkit.preflight.probes.gpu.nvidia_links import parse_topo as parse_probe
 from clusterkit.preflight.topology.analysis import (
+    compare_hca,
     far_nics,
     islands,
     nearest_nics,
+    parse_names,
     pcie_groups,
     recommended_nics,
     summary,
     warnings,
 )
-from clusterkit.preflight.topology.compare import compare_hca, parse_names
-from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
-from clusterkit.preflight.topology.parse import parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View, parse_topology
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.mangling import mangled
 from tests.helpers.recordings import recording

@@ -20,7 +20,7 @@ from clusterkit.estimate.machines.interconnects import (
 )
 from clusterkit.estimate.measurement import AllReduce
 from clusterkit.observe.bench.allreduce.result import MEASURED, Measured, Operation, Result
-from clusterkit.preflight.expected_busbw import MIN_BYTES, Published, published_for
+from clusterkit.preflight.probes.gpu.nccl_tests import MIN_BYTES, Published, published_for
 
 _NAMING = "name the network that it ran over, or how many adapters a node has: --interconnect 4xhdr"
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_snippet
+from clusterkit.core.data import read_snippet, read_table
+from clusterkit.core.records import row_of
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.gpu.nvidia import LANE, nvidia
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
@@ -258,3 +259,45 @@ def _command(job: PreflightJob) -> str | None:
 
 
 PROBE = Probe(name="nccl-tests", command=_command, parse=parse, timeout_s=120.0, lane=LANE)
+
+
+MIN_BYTES = 1 << 30
+"""Smaller messages are slower on the same links, and say nothing beside these figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One system, and what it reaches."""
+
+    gpu: re.Pattern[str]
+    """Found in what NVIDIA's or AMD's driver calls the GPU."""
+    nodes: int
+    per_node: int
+    network: str | None = None
+    """What joins the nodes, as `estimate` calls it; None where it does not matter."""
+    gbs: float
+    """GB/s of bus bandwidth, an all-reduce."""
+    system: str
+    source: str
+
+
+_BUSBW_ROWS = tuple(read_table(__file__, "expected_busbw.tsv"))
+_PUBLISHED = tuple(row_of(Published, row) for row in _BUSBW_ROWS)
+_USUAL_ONES = tuple(
+    one for one, row in zip(_PUBLISHED, _BUSBW_ROWS, strict=True) if row["usual"] == "yes"
+)
+ONE_NODE = tuple(one for one in _USUAL_ONES if one.nodes == 1)
+"""NVIDIA's own systems."""
+TWO_NODES = tuple(one for one in _USUAL_ONES if one.nodes == 2)
+"""With a network adapter for each GPU, as NVIDIA sells them."""
+
+
+def published_for(
+    device: str, *, nodes: int, per_node: int, network: str | None
+) -> Published | None:
+    """Return what is published for as many nodes of these GPUs; None where nothing is."""
+    size = (nodes, per_node)
+    known = (
+        one for one in _PUBLISHED if (one.nodes, one.per_node) == size and one.gpu.search(device)
+    )
+    return next((one for one in known if one.network in {None, network}), None)

@@ -1,4 +1,7 @@
-"""Links of GPUs: NVLink (`nvidia-smi nvlink`), its error counters, the matrix (`topo -m`)."""
+"""Links of GPUs: NVLink (`nvidia-smi nvlink`), its errors, the matrix (`topo -m`), and IMEX.
+
+IMEX is NVIDIA's service for memory that GPUs of several nodes share over NVLink (GB200, GB300).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from functools import lru_cache
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import real, whole
+from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe, words_of
-from clusterkit.preflight.probes.snippets import read_lines
-from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
-from clusterkit.preflight.topology.parse import parse_topology
-from clusterkit.transport.probe import Unparsed, first_line
+from clusterkit.preflight.probes.gpu.nvidia_gpus import NvidiaGpus
+from clusterkit.preflight.probes.snippets import read_lines, read_pairs, text_of
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View, parse_topology
+from clusterkit.transport.probe import Probe, Unparsed, first_line
 
 _BLOCKS = re.compile(r"^[ \t]*GPU (\d{1,4}): (.+) \(UUID: [^()\n]*\)[ \t\r]*$", re.MULTILINE)
 _LINK = re.compile(r"Link (\d{1,4}): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
@@ -179,3 +183,44 @@ def parse_topo(text: str) -> Topology:
 
 
 TOPO = nvidia_probe("nvidia-topo", read_snippet("nvidia_topo"), parse_topo)
+
+
+_CHANNELS = frozenset({"open", "denied", "absent"})
+_LONGEST = 3500
+"""Characters of a list; the snippet cuts longer ones off."""
+_ANY_DIGIT = re.compile(r"[1-9a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imex:
+    """The service as a node has it."""
+
+    channel: str
+    """`open`, `denied` or `absent`."""
+    state: str
+    """`READY`, or what systemd says (`active`); empty where nobody says."""
+    nodes: tuple[str, ...]
+    """What its list of nodes names, mostly addresses."""
+
+
+def parse_imex(text: str) -> Imex:
+    """Read the pairs of the snippet."""
+    pairs = read_pairs(text)
+    if (channel := text_of(pairs, "channel")) not in _CHANNELS or "nodes" not in pairs:
+        raise Unparsed(f"channel {channel[:40]!r}")
+    if len(listed := pairs["nodes"]) > _LONGEST:
+        raise Unparsed("more nodes than a rack has")
+    return Imex(channel=channel, state=pairs.get("state", "")[:40], nodes=tuple(listed.split()))
+
+
+IMEX = Probe(name="imex", command=for_gpu_jobs(read_snippet("imex")), parse=parse_imex)
+
+
+def clique_of(facts: NvidiaGpus) -> str | None:
+    """Return what NVLink joins the GPUs of a node to; None where that is no other node."""
+    cliques = {
+        f"{gpu.fabric_domain[:8]}/{gpu.fabric_clique}"
+        for gpu in facts.gpus
+        if gpu.fabric_domain and _ANY_DIGIT.search(gpu.fabric_domain)
+    }
+    return ", ".join(sorted(cliques)) or None

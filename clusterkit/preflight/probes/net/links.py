@@ -4,6 +4,8 @@ ck-net 1 NODE NODES ROUNDS SLOT_S     port WANTED BOUND
 pair ROUND PEER ok MICROSECONDS|- BYTES_PER_S|-       pair ROUND PEER STATUS
 head STATUS MICROSECONDS|-            to PEER STATUS
 nic NAME MBIT_PER_S|-                 end
+
+Beside that, whether a node can log in to the next one by SSH, as mpirun and its like do.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterkit.preflight.probes.snippets import DEFAULT_PORT, snippet
+from clusterkit.core.data import read_snippet
+from clusterkit.core.shell import quote
+from clusterkit.preflight.probes.snippets import (
+    DEFAULT_PORT,
+    number_of,
+    read_pairs,
+    snippet,
+    text_of,
+)
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 MOST_ROUNDS = 63
@@ -140,3 +150,41 @@ PROBE = Probe(
 )
 AGAIN = Probe(name="net-links-again", command=links_snippet, parse=parse, timeout_s=PROBE.timeout_s)
 """Pairs that seemed slow, measured once more while the others are quiet."""
+
+
+_MAX_BYTES = 100_000
+"""For the list of nodes; Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLogin:
+    """One attempt to log in to another node."""
+
+    peer: str
+    exit_code: int
+    message: str
+    """The last line of what ssh printed."""
+
+
+def _login_command(job: PreflightJob) -> str | None:
+    if not wanted(job) or len(job.hosts) < 2:
+        return None
+    hosts = " ".join(map(quote, job.hosts))
+    return read_snippet("ssh_peer", hosts=hosts if len(hosts) < _MAX_BYTES else quote(job.hosts[0]))
+
+
+def wanted(job: PreflightJob) -> bool:
+    """Tell whether something will log in from node to node; every job of ours starts without."""
+    return job.kind != "local" and job.peer_ssh
+
+
+def parse_login(text: str) -> PeerLogin:
+    """Read the pairs of the snippet."""
+    pairs = read_pairs(text)
+    code = number_of(pairs, "code")
+    if code > 255:
+        raise Unparsed(f"exit code {code}")
+    return PeerLogin(peer=text_of(pairs, "peer"), exit_code=code, message=pairs.get("said", ""))
+
+
+PEER_LOGIN = Probe(name="ssh-peer", command=_login_command, parse=parse_login, timeout_s=12.0)

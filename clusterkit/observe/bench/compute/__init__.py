@@ -1,1 +1,0 @@
-"""How fast the GPUs of a job multiply, and whether their products are right."""
