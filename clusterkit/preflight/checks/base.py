@@ -87,6 +87,15 @@ def node_check(
     return lambda rule: check(id_, name, probe, **options)(each_node(probe)(rule))
 
 
+def machine_check(
+    id_: str, name: str, *probes: Probe[Any], **options: Any
+) -> Callable[[Callable[[NodeFacts, PreflightJob], Found]], Check]:
+    """Return a decorator that makes a check of a rule about each node and the job; see `check`."""
+    return lambda rule: check(id_, name, *probes, **options)(
+        lambda evidence: each_machine(lambda node: rule(node, evidence.job))(evidence)
+    )
+
+
 def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Results:
     """Yield what `rule` says of the facts of every node; see `each_node`."""
     return each_node(probe)(rule)(evidence)

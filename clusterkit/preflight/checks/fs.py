@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clusterkit.preflight.checks.base import each, each_machine, known, majority, single_machine
+from clusterkit.preflight.checks.base import (
+    each,
+    each_machine,
+    known,
+    machine_check,
+    majority,
+    single_machine,
+)
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import job_python
@@ -34,18 +41,13 @@ def _usual(evidence: Evidence, key: Callable[[Folder], V | None]) -> Sequence[V 
 _STATES = {"hung": "hangs", "absent": "not found", "denied": "is not a folder that you may enter"}
 
 
-@check("FS001", "fs-alive", PROBE, skip_if=_no_folder)
-def _alive(evidence: Evidence) -> Results:
-    paths = evidence.job.paths
-
-    def rule(folders: Folders) -> Result:
-        for folder, path in zip(folders, paths, strict=False):
-            if folder.state in _STATES:
-                what = f"{path} {_STATES[folder.state]}"
-                return advice("FS001", folder.state, path=path).fail(what)
-        return ok("the job's folders are there")
-
-    return each(evidence, PROBE, rule)
+@machine_check("FS001", "fs-alive", PROBE, skip_if=_no_folder)
+def _alive(node: NodeFacts, job: PreflightJob) -> Result:
+    for folder, path in zip(node.need(PROBE), job.paths, strict=False):
+        if folder.state in _STATES:
+            what = f"{path} {_STATES[folder.state]}"
+            return advice("FS001", folder.state, path=path).fail(what)
+    return ok("the job's folders are there")
 
 
 _NETWORK = ("nfs", "lustre", "gpfs", "ceph", "beegfs", "wekafs")
@@ -88,23 +90,18 @@ def _inode(folder: Folder) -> int | None:
     return folder.inode if folder.kind.startswith(_NETWORK + _LOCAL) else None
 
 
-@check("FS003", "fs-writable", PROBE, skip_if=_no_folder)
-def _writable(evidence: Evidence) -> Results:
-    path = evidence.job.paths[0]
-
-    def rule(folders: Folders) -> Result:
-        run = folders[0] if folders else None
-        if run is None or run.state != "ok":
-            return unknown(f"{path} could not be looked into")
-        if run.writable:
-            return ok("the run folder can be written")
-        read_only = "ro" in run.options
-        return advice("FS003", "read-only" if read_only else "", path=path).fail(
-            f"{path} is mounted read-only" if read_only else f"{path} may not be written",
-            " ".join((run.kind, ",".join(sorted(run.options)))).strip(),
-        )
-
-    return each(evidence, PROBE, rule)
+@machine_check("FS003", "fs-writable", PROBE, skip_if=_no_folder)
+def _writable(node: NodeFacts, job: PreflightJob) -> Result:
+    path, run = job.paths[0], next(iter(node.need(PROBE)), None)
+    if run is None or run.state != "ok":
+        return unknown(f"{path} could not be looked into")
+    if run.writable:
+        return ok("the run folder can be written")
+    read_only = "ro" in run.options
+    return advice("FS003", "read-only" if read_only else "", path=path).fail(
+        f"{path} is mounted read-only" if read_only else f"{path} may not be written",
+        " ".join((run.kind, ",".join(sorted(run.options)))).strip(),
+    )
 
 
 _RISKY = {
@@ -155,23 +152,18 @@ _WARN_PERCENT = 95
 _FAIL_INODES = 1000
 
 
-@check("FS005", "fs-space", PROBE, skip_if=_no_folder)
-def _space(evidence: Evidence) -> Results:
-    path = evidence.job.paths[0]
-    full = advice("FS005", path=path)
-
-    def rule(folders: Folders) -> Result:
-        volume = folders[0].volume if folders else None
-        if volume is None:
-            return unknown(f"space of {path} is not known")
-        inodes = volume.inodes_available
-        free = f"{volume.available_kib >> 20} GiB free, {volume.used_percent:.0f} % used"
-        if volume.available_kib < _FAIL_KIB:
-            return full.fail(f"{path} is full", free)
-        if inodes is not None and inodes < _FAIL_INODES:
-            return full.fail(f"{path} has no inodes left", f"{inodes} inodes")
-        if volume.used_percent >= _WARN_PERCENT and volume.available_kib < _WARN_KIB:
-            return full.warn(f"{path} is nearly full", free)
-        return ok("the run folder has room")
-
-    return each(evidence, PROBE, rule)
+@machine_check("FS005", "fs-space", PROBE, skip_if=_no_folder)
+def _space(node: NodeFacts, job: PreflightJob) -> Result:
+    path, run = job.paths[0], next(iter(node.need(PROBE)), None)
+    if run is None or run.volume is None:
+        return unknown(f"space of {path} is not known")
+    volume, full = run.volume, advice("FS005", path=path)
+    inodes = volume.inodes_available
+    free = f"{volume.available_kib >> 20} GiB free, {volume.used_percent:.0f} % used"
+    if volume.available_kib < _FAIL_KIB:
+        return full.fail(f"{path} is full", free)
+    if inodes is not None and inodes < _FAIL_INODES:
+        return full.fail(f"{path} has no inodes left", f"{inodes} inodes")
+    if volume.used_percent >= _WARN_PERCENT and volume.available_kib < _WARN_KIB:
+        return full.warn(f"{path} is nearly full", free)
+    return ok("the run folder has room")

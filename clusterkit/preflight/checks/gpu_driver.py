@@ -7,8 +7,8 @@ import re
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import (
     Part,
-    each_machine,
     known,
+    machine_check,
     majority,
     node_check,
     same_check,
@@ -26,7 +26,7 @@ from clusterkit.preflight.probes.gpu import (
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
 from clusterkit.preflight.probes.gpu.nvidia_list import GpuProcess, NvidiaList
 from clusterkit.preflight.probes.gpu.pci_gpus import NVIDIA
-from clusterkit.transport.probe import Missing
+from clusterkit.transport.probe import Missing, PreflightJob
 
 _NOT_FOUND = 127
 _DRIVER_NOT_LOADED = 9
@@ -147,13 +147,8 @@ _DRIVERS = frozenset({"", "nvidia"})
 """Others have a GPU on purpose: vfio-pci gives it to a virtual machine."""
 
 
-@check("GPU006", "gpu-pci", pci_gpus.PROBE, nvidia_list.PROBE)
-def _pci(evidence: Evidence) -> Results:
-    wanted = evidence.job.instance_gpus or 0
-    return each_machine(lambda node: _on_the_bus(node, wanted))(evidence)
-
-
-def _on_the_bus(node: NodeFacts, wanted: int) -> Result:
+@machine_check("GPU006", "gpu-pci", pci_gpus.PROBE, nvidia_list.PROBE)
+def _pci(node: NodeFacts, job: PreflightJob) -> Result:
     bus, listed = node.need(pci_gpus.PROBE), len(node.need(nvidia_list.PROBE).gpus)
     ours = [gpu for gpu in bus.gpus if gpu.vendor == NVIDIA and gpu.driver in _DRIVERS]
     gone = [gpu.address for gpu in ours if gpu.gone]
@@ -163,8 +158,8 @@ def _on_the_bus(node: NodeFacts, wanted: int) -> Result:
         return lost.fail(summary, "its PCI configuration reads as ones")
     if not ours:
         return skip("no NVIDIA GPU on the PCI bus")
-    if len(ours) < wanted:
-        summary = f"{len(ours)} GPUs on the PCI bus, the instance type has {wanted}"
+    if len(ours) < (job.instance_gpus or 0):
+        summary = f"{len(ours)} GPUs on the PCI bus, the instance type has {job.instance_gpus}"
         return advice("GPU006", "few").fail(summary)
     if listed >= min(len(ours), bus.granted or len(ours)):
         return ok("all GPUs on the PCI bus answer")

@@ -6,20 +6,12 @@ import re
 from collections.abc import Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import Found, each_machine, node_check
+from clusterkit.preflight.checks.base import Found, machine_check, node_check
 from clusterkit.preflight.checks.each_gpu import by_gpu, gpu_check, together
-from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, check
+from clusterkit.preflight.checks.results import Result, advice, ok, skip, unknown
+from clusterkit.preflight.checks.types import NodeFacts
 from clusterkit.preflight.probes.gpu import nvidia_gpus, nvidia_links
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
-from clusterkit.preflight.probes.gpu.nvidia_links import (
-    Imex,
-    NvlinkErrorLog,
-    NvlinkErrors,
-    NvlinkGpu,
-    NvlinkState,
-    clique_of,
-)
 from clusterkit.preflight.probes.host import names
 from clusterkit.preflight.probes.host.names import Names
 from clusterkit.transport.probe import Missing, PreflightJob
@@ -49,18 +41,20 @@ _LINKS = (
 
 
 @node_check("GPU017", "gpu-nvlink", nvidia_links.NVLINK)
-def _nvlink(gpus: tuple[NvlinkGpu, ...]) -> Iterator[Result]:
+def _nvlink(gpus: tuple[nvidia_links.NvlinkGpu, ...]) -> Iterator[Result]:
     return by_gpu(((gpu.index, _links(gpu)) for gpu in gpus), ok("all NVLinks are up"))
 
 
-def _links(gpu: NvlinkGpu) -> Result | None:
+def _links(gpu: nvidia_links.NvlinkGpu) -> Result | None:
     expected = next((links for name, links in _LINKS if name.search(gpu.name)), None)
     down = advice("GPU017", gpu=gpu.index)
-    if gpu.state is NvlinkState.MIG:
+    if gpu.state is nvidia_links.NvlinkState.MIG:
         return unknown("NVLink is not told in MIG mode")
-    if gpu.state is NvlinkState.ABSENT or (gpu.state is NvlinkState.ALL_INACTIVE and not expected):
+    if gpu.state is nvidia_links.NvlinkState.ABSENT or (
+        gpu.state is nvidia_links.NvlinkState.ALL_INACTIVE and not expected
+    ):
         return skip("no NVLink, or no bridge on it")
-    if gpu.state is NvlinkState.ALL_INACTIVE:
+    if gpu.state is nvidia_links.NvlinkState.ALL_INACTIVE:
         return down.fail("all NVLinks are down")
     if gpu.inactive:
         numbers = ",".join(str(number) for number in gpu.inactive)
@@ -86,7 +80,7 @@ _MIN_ERRORS = 5
 
 
 @node_check("GPU026", "gpu-nvlink-errors", nvidia_links.NVLINK_ERRORS)
-def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
+def _nvlink_errors(facts: nvidia_links.NvlinkErrorLog) -> Iterator[Result]:
     if all(gpu.links is None for gpu in facts.gpus):
         yield skip("no NVLink whose errors are counted")
         return
@@ -98,7 +92,7 @@ def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
         yield ok("NVLinks gather no errors", seen)
 
 
-def _errors(gpu: NvlinkErrors, hours: float) -> Result | None:
+def _errors(gpu: nvidia_links.NvlinkErrors, hours: float) -> Result | None:
     minimum = max(_MIN_ERRORS, _ERRORS_PER_HOUR * hours)
     bad = [(link, count) for link, count in gpu.links or () if count >= minimum]
     if not bad:
@@ -120,27 +114,20 @@ def no_nvlink_between(job: PreflightJob) -> str | None:
     return None if job.spans_nodes else "one node"
 
 
-@check(
-    "GPU029",
-    "gpu-imex",
-    nvidia_gpus.PROBE,
-    nvidia_links.IMEX,
-    names.PROBE,
+@machine_check(
+    *("GPU029", "gpu-imex", nvidia_gpus.PROBE, nvidia_links.IMEX, names.PROBE),
     skip_if=no_nvlink_between,
 )
-def _imex(evidence: Evidence) -> Results:
-    def rule(node: NodeFacts) -> Found:
-        if clique_of(node.need(nvidia_gpus.PROBE)) is None:
-            return skip("no NVLink between nodes")
-        # Sites start it in Slurm's prolog, which a login by ssh does not run.
-        early = evidence.job.kind == "slurm" and node.reach.via == "ssh"
-        verdict = Verdict.WARN if early else Verdict.FAIL
-        return [*_imex_faults(node.need(nvidia_links.IMEX), node, verdict)] or ok("IMEX is ready")
-
-    return each_machine(rule)(evidence)
+def _imex(node: NodeFacts, job: PreflightJob) -> Found:
+    if nvidia_links.clique_of(node.need(nvidia_gpus.PROBE)) is None:
+        return skip("no NVLink between nodes")
+    # Sites start it in Slurm's prolog, which a login by ssh does not run.
+    early = job.kind == "slurm" and node.reach.via == "ssh"
+    verdict = Verdict.WARN if early else Verdict.FAIL
+    return [*_imex_faults(node.need(nvidia_links.IMEX), node, verdict)] or ok("IMEX is ready")
 
 
-def _imex_faults(found: Imex, node: NodeFacts, verdict: Verdict) -> Iterator[Result]:
+def _imex_faults(found: nvidia_links.Imex, node: NodeFacts, verdict: Verdict) -> Iterator[Result]:
     wrong, named = advice("GPU029"), node.of(names.PROBE)
     if found.channel != "open":
         how = "may not be opened" if found.channel == "denied" else "is not there"

@@ -8,9 +8,9 @@ from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.core.findings import Verdict
 from clusterkit.images.packages import framework_called, image_with, pip_line
 from clusterkit.launch.frameworks import Framework
-from clusterkit.preflight.checks.base import each, known, uniform
+from clusterkit.preflight.checks.base import known, machine_check, uniform
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip
-from clusterkit.preflight.checks.types import Check, Evaluation, Evidence, Tier, check
+from clusterkit.preflight.checks.types import Check, Evaluation, Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import PreflightJob
@@ -139,24 +139,18 @@ def _not_comparable(job: PreflightJob) -> str | None:
     return None if job.container_runtime is None else "clusterkit is the image's"
 
 
-@check("HOST016", "host-clusterkit", job_python.PROBE, skip_if=_not_comparable)
-def _clusterkit(evidence: Evidence) -> Results:
-    job, here = evidence.job, evidence.job.asked_by or ""
-
-    def rule(python: JobPython | None) -> Result:
-        packages = python.packages if python else {}
-        there = packages.get(DISTRIBUTION)
-        if FOREIGN in packages:
-            summary = (
-                f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours"
-            )
-            values = {"foreign": FOREIGN, "ours": DISTRIBUTION}
-            return advice("HOST016", "foreign", python=job.python, **values).warn(summary)
-        if there is None:
-            return skip("not installed for the job's Python")
-        if there == here:
-            return ok(f"clusterkit {there} on both sides")
-        install = advice("HOST016", "other", python=job.python, wheel=wheel_name(here))
-        return install.warn(f"clusterkit {there} is there, {here} is what asks")
-
-    return each(evidence, job_python.PROBE, rule)
+@machine_check("HOST016", "host-clusterkit", job_python.PROBE, skip_if=_not_comparable)
+def _clusterkit(node: NodeFacts, job: PreflightJob) -> Result:
+    python, here = node.need(job_python.PROBE), job.asked_by or ""
+    packages = python.packages if python else {}
+    there = packages.get(DISTRIBUTION)
+    if FOREIGN in packages:
+        summary = f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours"
+        values = {"foreign": FOREIGN, "ours": DISTRIBUTION}
+        return advice("HOST016", "foreign", python=job.python, **values).warn(summary)
+    if there is None:
+        return skip("not installed for the job's Python")
+    if there == here:
+        return ok(f"clusterkit {there} on both sides")
+    install = advice("HOST016", "other", python=job.python, wheel=wheel_name(here))
+    return install.warn(f"clusterkit {there} is there, {here} is what asks")

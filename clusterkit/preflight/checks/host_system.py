@@ -9,9 +9,9 @@ from statistics import median
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import (
     Found,
-    each,
     each_machine,
     known,
+    machine_check,
     node_check,
     same_check,
 )
@@ -20,7 +20,7 @@ from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import disks, placement, system
 from clusterkit.preflight.probes.host.disks import Disks, Volume
 from clusterkit.preflight.probes.host.placement import Placement
-from clusterkit.preflight.probes.host.system import Limits, System
+from clusterkit.preflight.probes.host.system import System
 from clusterkit.transport.probe import PreflightJob
 
 _KIB_PER_GIB = 1 << 20
@@ -142,20 +142,16 @@ _FILES_PER_RANK = 4096
 _MIN_FILES = 1024
 
 
-@check("HOST009", "host-nofile", system.LIMITS)
-def _nofile(evidence: Evidence) -> Results:
-    ranks = evidence.job.gpus_per_node or 1
+@machine_check("HOST009", "host-nofile", system.LIMITS)
+def _nofile(node: NodeFacts, job: PreflightJob) -> Result:
+    files, ranks = node.need(system.LIMITS).open_files, job.gpus_per_node or 1
     # In jobs of several nodes at least the figure for one rank.
-    advised = _FILES_PER_RANK * ranks if len(evidence.job.hosts) > 1 else _MIN_FILES
-
-    def rule(found: Limits) -> Result:
-        if found.open_files is None or found.open_files >= advised:
-            return ok("enough files may be open")
-        verdict = Verdict.FAIL if found.open_files < _MIN_FILES else Verdict.WARN
-        summary = f"only {found.open_files} files may be open, {advised} are advised"
-        return advice("HOST009").result(verdict, summary)
-
-    return each(evidence, system.LIMITS, rule)
+    advised = _FILES_PER_RANK * ranks if len(job.hosts) > 1 else _MIN_FILES
+    if files is None or files >= advised:
+        return ok("enough files may be open")
+    verdict = Verdict.FAIL if files < _MIN_FILES else Verdict.WARN
+    summary = f"only {files} files may be open, {advised} are advised"
+    return advice("HOST009").result(verdict, summary)
 
 
 _SHM_MIN_KIB = 64 << 10

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, known, most, node_check
+from clusterkit.preflight.checks.base import known, machine_check, most, node_check
 from clusterkit.preflight.checks.results import Result, Results, advice, missing, ok, skip
-from clusterkit.preflight.checks.types import Evidence, Tier, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_ports
 from clusterkit.preflight.probes.net.rdma_ports import Port, PortCounters, Rdma, RdmaCounters
@@ -224,13 +224,9 @@ def _went_down(port: PortCounters) -> bool:
     return any(name == "link_downed" for name, _ in port.rising)
 
 
-@check("IB007", "ib-roce-gid", rdma_ports.PROBE)
-def _roce_gid(evidence: Evidence) -> Results:
-    return each(evidence, rdma_ports.PROBE, lambda rdma: _gids(rdma, evidence.job))
-
-
-def _gids(rdma: Rdma, job: PreflightJob) -> Result:
-    used = parse_names(job.env.get("NCCL_IB_HCA", ""))
+@machine_check("IB007", "ib-roce-gid", rdma_ports.PROBE)
+def _roce_gid(node: NodeFacts, job: PreflightJob) -> Result:
+    rdma, used = node.need(rdma_ports.PROBE), parse_names(job.env.get("NCCL_IB_HCA", ""))
     ethernet = [port for port in rdma.ports if port.active and port.layer == "Ethernet"]
     ports = [port for port in ethernet if used.takes(port.device, port.number)]
     if not any(port.gids for port in ports):

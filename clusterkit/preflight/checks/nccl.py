@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import Found, each_machine, known, majority
+from clusterkit.preflight.checks.base import Found, known, machine_check, majority
 from clusterkit.preflight.checks.results import (
     Advice,
     Result,
@@ -122,17 +122,14 @@ _EXACT = (
 )
 
 
-@check("NCCL003", "nccl-interfaces", interfaces.NAMED, ENVIRONMENT, CONF)
-def _interfaces(evidence: Evidence) -> Results:
-    def rule(node: NodeFacts) -> Found:
-        settings = _in_force(evidence.job, node)
-        given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
-        if not given:
-            return skip("no variable names an interface: the libraries choose")
-        found = [*_of_interfaces(given, node.need(interfaces.NAMED))]
-        return found or ok("the interfaces that variables name are usable")
-
-    return each_machine(rule)(evidence)
+@machine_check("NCCL003", "nccl-interfaces", interfaces.NAMED, ENVIRONMENT, CONF)
+def _interfaces(node: NodeFacts, job: PreflightJob) -> Found:
+    settings = _in_force(job, node)
+    given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
+    if not given:
+        return skip("no variable names an interface: the libraries choose")
+    found = [*_of_interfaces(given, node.need(interfaces.NAMED))]
+    return found or ok("the interfaces that variables name are usable")
 
 
 def _of_interfaces(
@@ -168,21 +165,17 @@ def _idle(taken: list[NamedInterface], *, every: bool) -> list[str]:
 _SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
 
 
-@check("NCCL004", "nccl-hcas", rdma_ports.PROBE, ENVIRONMENT, CONF)
-def _hcas(evidence: Evidence) -> Results:
-    names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, evidence.job))
-
-    def rule(node: NodeFacts) -> Found:
-        settings, facts = _in_force(evidence.job, node), node.of(rdma_ports.PROBE)
-        given = {name: settings[name] for name in names if settings.get(name)}
-        if not given:
-            return skip("no variable is about HCAs")
-        no_hca = isinstance(facts, Missing) and facts.verdict is Verdict.SKIP
-        none = no_hca and "NCCL_IB_HCA" in given
-        found = [*_of_hcas(given, Rdma(devices=()) if none else node.need(rdma_ports.PROBE))]
-        return found or ok("what variables say about HCAs fits the node")
-
-    return each_machine(rule)(evidence)
+@machine_check("NCCL004", "nccl-hcas", rdma_ports.PROBE, ENVIRONMENT, CONF)
+def _hcas(node: NodeFacts, job: PreflightJob) -> Found:
+    names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, job))
+    settings, facts = _in_force(job, node), node.of(rdma_ports.PROBE)
+    given = {name: settings[name] for name in names if settings.get(name)}
+    if not given:
+        return skip("no variable is about HCAs")
+    no_hca = isinstance(facts, Missing) and facts.verdict is Verdict.SKIP
+    none = no_hca and "NCCL_IB_HCA" in given
+    found = [*_of_hcas(given, Rdma(devices=()) if none else node.need(rdma_ports.PROBE))]
+    return found or ok("what variables say about HCAs fits the node")
 
 
 def _unless_allowed(names: tuple[str, ...], job: PreflightJob) -> tuple[str, ...]:
@@ -260,18 +253,13 @@ _P2P = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 _SHM = "NCCL_SHM_DISABLE"
 
 
-@check("NCCL006", "nccl-nvlink", nvidia_links.TOPO, ENVIRONMENT, CONF)
-def _nvlink(evidence: Evidence) -> Results:
-    names = _unless_allowed((*_P2P, _SHM), evidence.job)
-
-    def rule(node: NodeFacts) -> Result:
-        settings = _in_force(evidence.job, node)
-        off = [f"{name}={settings[name]}" for name in names if _is_off(name, settings)]
-        if not off:
-            return skip("no variable switches NVLink off")
-        return _switched_off(off, node.need(nvidia_links.TOPO))
-
-    return each_machine(rule)(evidence)
+@machine_check("NCCL006", "nccl-nvlink", nvidia_links.TOPO, ENVIRONMENT, CONF)
+def _nvlink(node: NodeFacts, job: PreflightJob) -> Result:
+    names, settings = _unless_allowed((*_P2P, _SHM), job), _in_force(job, node)
+    off = [f"{name}={settings[name]}" for name in names if _is_off(name, settings)]
+    if not off:
+        return skip("no variable switches NVLink off")
+    return _switched_off(off, node.need(nvidia_links.TOPO))
 
 
 def _is_off(name: str, settings: Mapping[str, str]) -> bool:
@@ -305,25 +293,20 @@ def _no_fabric(node: NodeFacts, job: PreflightJob) -> bool:
     return not asked and isinstance(node.of(rdma_ports.PROBE), Missing)
 
 
-@check("NCCL007", "nccl-plugin", fabric_files.PLUGIN, rdma_ports.PROBE, skip_if=_no_plugin)
-def _plugin(evidence: Evidence) -> Results:
-    job = evidence.job
-
-    def rule(node: NodeFacts) -> Found:
-        if _no_fabric(node, job):
-            return skip("no fast fabric is known of")
-        found = node.need(fabric_files.PLUGIN)
-        if found is None:
-            return unknown(f"no interpreter {job.python} to open it with")
-        if found.opened is not None:
-            return ok(f"{found.opened} can be opened")
-        name = plugin_names(job)[0]
-        # A plain shell may have another search path than the job.
-        certain = "/" in name or not job.python_is_set_up
-        shell = "" if certain else " in a plain shell"
-        return _unopened(found, job, advice("NCCL007", name=name), shell, certain=certain)
-
-    return each_machine(rule)(evidence)
+@machine_check("NCCL007", "nccl-plugin", fabric_files.PLUGIN, rdma_ports.PROBE, skip_if=_no_plugin)
+def _plugin(node: NodeFacts, job: PreflightJob) -> Found:
+    if _no_fabric(node, job):
+        return skip("no fast fabric is known of")
+    found = node.need(fabric_files.PLUGIN)
+    if found is None:
+        return unknown(f"no interpreter {job.python} to open it with")
+    if found.opened is not None:
+        return ok(f"{found.opened} can be opened")
+    name = plugin_names(job)[0]
+    # A plain shell may have another search path than the job.
+    certain = "/" in name or not job.python_is_set_up
+    shell = "" if certain else " in a plain shell"
+    return _unopened(found, job, advice("NCCL007", name=name), shell, certain=certain)
 
 
 def _unopened(
@@ -348,27 +331,21 @@ def _no_image(job: PreflightJob) -> str | None:
     return None if asked else "neither a plug-in nor a file is named"
 
 
-@check("NCCL009", "nccl-image", fabric_files.IMAGE, rdma_ports.PROBE, skip_if=_no_image)
-def _fabric_image(evidence: Evidence) -> Results:
-    job = evidence.job
-    named = fabric_files.files_inside(job)
-
-    def rule(node: NodeFacts) -> Found:
-        found = node.need(fabric_files.IMAGE)
-        wrong = []
-        for path in filter(named.get, found.lacks):
-            what = f"{named[path]}={path} cannot be read in the image"
-            wrong.append(advice("NCCL009", "file", path=path).fail(what))
-        if not fabric_files.plugins_inside(job) or _no_fabric(node, job):
-            return wrong or ok("the image has what the job names")
-        if found.plugin is None:
-            return [*wrong, unknown("the image has no python3 to open the plug-in with")]
-        if found.plugin.opened is None:
-            inside = advice("NCCL009")
-            wrong.append(_unopened(found.plugin, job, inside, " in the image", certain=True))
-        return wrong or ok(f"{found.plugin.opened} can be opened in the image")
-
-    return each_machine(rule)(evidence)
+@machine_check("NCCL009", "nccl-image", fabric_files.IMAGE, rdma_ports.PROBE, skip_if=_no_image)
+def _fabric_image(node: NodeFacts, job: PreflightJob) -> Found:
+    found, named = node.need(fabric_files.IMAGE), fabric_files.files_inside(job)
+    wrong = []
+    for path in filter(named.get, found.lacks):
+        what = f"{named[path]}={path} cannot be read in the image"
+        wrong.append(advice("NCCL009", "file", path=path).fail(what))
+    if not fabric_files.plugins_inside(job) or _no_fabric(node, job):
+        return wrong or ok("the image has what the job names")
+    if found.plugin is None:
+        return [*wrong, unknown("the image has no python3 to open the plug-in with")]
+    if found.plugin.opened is None:
+        inside = advice("NCCL009")
+        wrong.append(_unopened(found.plugin, job, inside, " in the image", certain=True))
+    return wrong or ok(f"{found.plugin.opened} can be opened in the image")
 
 
 def _no_files(job: PreflightJob) -> str | None:

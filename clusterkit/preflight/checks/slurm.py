@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, each_machine, same_on_all
+from clusterkit.preflight.checks.base import each, machine_check, same_on_all
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
@@ -46,15 +46,12 @@ def _state_of(node: SlurmNode) -> Result:
     )
 
 
-@check(
-    "SLURM002", "slurm-gres", slurm_nodes.PROBE, system.PROBE, nvidia_list.PROBE, skip_if=_no_slurm
+@machine_check(
+    *("SLURM002", "slurm-gres", slurm_nodes.PROBE, system.PROBE, nvidia_list.PROBE),
+    skip_if=_no_slurm,
 )
-def _gres(evidence: Evidence) -> Results:
-    required = evidence.job.gpus_per_node if evidence.job.uses_gpus else None
-    return each_machine(lambda node: _gres_of(node, required))(evidence)
-
-
-def _gres_of(node: NodeFacts, required: int | None) -> Result:
+def _gres(node: NodeFacts, job: PreflightJob) -> Result:
+    required = job.gpus_per_node if job.uses_gpus else None
     slurm, fewer = node.need(slurm_nodes.PROBE), advice("SLURM002", "fewer")
     if slurm.gres is None:
         return unknown("Slurm does not tell its Gres")
