@@ -27,7 +27,7 @@ from clusterkit.launch.array.spec import FORMS, choose
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.options import JobSpec, job_options
 from clusterkit.launch.plan import make_plan
-from clusterkit.launch.scripts.programs import Started, recognise
+from clusterkit.launch.scripts.kinds import Started, recognise
 
 if TYPE_CHECKING:
     from clusterkit.launch.array.spec import Sweep

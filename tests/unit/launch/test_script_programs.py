@@ -9,8 +9,7 @@ import pytest
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ScriptKind
-from clusterkit.launch.scripts.kinds import script_warnings
-from clusterkit.launch.scripts.programs import Started, recognise
+from clusterkit.launch.scripts.kinds import Started, recognise, script_warnings
 from tests.helpers.plans import make_cluster, make_plan
 
 SHELL = (

@@ -13,8 +13,14 @@ from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.nvidia import mask, number, nvidia_probe, whole
-from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, column, columns_of, read_row
-from clusterkit.preflight.probes.gpu.nvidia_query import ask_for, read_gpu_table
+from clusterkit.preflight.probes.gpu.nvidia_gpus import (
+    ask_for,
+    by_index,
+    column,
+    columns_of,
+    read_gpu_table,
+    read_row,
+)
 from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20
