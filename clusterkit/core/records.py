@@ -22,6 +22,11 @@ _MOST = 1 << 31
 T = TypeVar("T")
 
 
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """Return what some attributes are, by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
 def record_of(kind: type[T], document: Any) -> T | None:
     """Return the dataclass that a JSON object describes; None where it describes none.
 

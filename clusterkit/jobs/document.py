@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterkit.core import files
 from clusterkit.core.model import JobState, NodeResult
-from clusterkit.core.records import texts_of
+from clusterkit.core.records import picked, texts_of
 from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.jobs import nccl_network
@@ -20,19 +20,14 @@ def document_of(job: Job) -> dict[str, Any]:
     """Return the document of a job, also of one among others."""
     of_array = {"array": job.submission.array, "index": job.submission.index}
     return {
-        "job_id": job.submission.job_id,
-        "cluster": job.submission.cluster,
+        **picked(job.submission, "job_id", "cluster"),
         "run_dir": str(job.run.path),
-        "state": job.status.state,
-        "exit_code": job.status.exit_code,
-        "reason": job.status.reason,
+        **picked(job.status, "state", "exit_code", "reason"),
         "name": job.submission.name,
         "nodes": job.results,
         "gpus": job.submission.slots or None,
         "submitted_at": job.submission.submitted_at,
-        "started_at": job.status.started_at,
-        "ended_at": job.status.ended_at,
-        "expected_at": job.status.expected_at,
+        **picked(job.status, "started_at", "ended_at", "expected_at"),
         **(of_array if job.submission.array else {}),
     }
 
@@ -53,7 +48,7 @@ def full_document_of(job: Job) -> dict[str, Any]:
     """Return the document of a single job, with its failure, attempts, and network."""
     failure = failure_of(job)
     keys = ("node", "rank", "exit_code", "message", "tail")
-    document = {key: getattr(failure, key) for key in keys} if failure is not None else None
+    document = picked(failure, *keys) if failure is not None else None
     if document is not None and failure is not None and failure.among:
         document["node"] = failure.among
     if batch := batch_output(job):

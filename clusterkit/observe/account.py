@@ -14,7 +14,7 @@ from typing import Any
 from clusterkit.core import files, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
-from clusterkit.core.records import counts_of, object_of, text_of
+from clusterkit.core.records import counts_of, object_of, picked, text_of
 from clusterkit.core.throughput import step_of
 from clusterkit.estimate.machines.instances import instance_named
 from clusterkit.executors.run import attempts, hangs, node_results
@@ -241,7 +241,7 @@ def document_of(usage: Usage) -> dict[str, Any]:
         "gpu_hours", "gpu_hours_lost", "training_s", "queue_s", "restart_s", "recomputed_s",
         "restarts", "hangs", "goodput", "busy", "price", "cost", "attempts",
     )  # fmt: skip
-    return {name: getattr(usage, name) for name in names}
+    return picked(usage, *names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

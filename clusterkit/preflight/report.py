@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.records import picked
 
 _BAD = frozenset({Verdict.FAIL})
 _BAD_IF_STRICT = frozenset({Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN})
@@ -66,10 +67,7 @@ class Report:
     def document(self) -> dict[str, Any]:
         """Return the report as the JSON document of the command-line contract."""
         return {
-            "nodes": self.nodes,
-            "usable": self.usable,
-            "exclude": self.exclude,
-            "findings": self.findings,
+            **picked(self, "nodes", "usable", "exclude", "findings"),
             "counts": self.counts(),
             "seconds": round(self.seconds, 2),
         }

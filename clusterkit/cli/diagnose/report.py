@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState
+from clusterkit.core.records import picked
 from clusterkit.jobs.document import batch_output, failure_of
 from clusterkit.jobs.state.load import Job
 
@@ -87,29 +88,20 @@ def document(found: Diagnosis, advice: Advice | None) -> dict[str, Any]:
         "cause": _finding(found.cause) if found.cause is not None else None,
         "advice": {"command": advice.command, "answer": advice.answer} if advice else None,
         "others": [_finding(one) for one in found.others],
-        "notes": found.notes,
-        "files": found.files,
-        "bytes": found.bytes,
-        "step": found.step,
+        **picked(found, "notes", "files", "bytes", "step"),
     }
 
 
 def _finding(found: Finding) -> dict[str, Any]:
     shown = found.evidence
     lines = {"file": str(shown.file), "line": shown.line or None, "text": shown.text}
+    names = (
+        "rule", "role", "title", "says", "do", "node", "rank", "hardware", "nodes", "ranks",
+        "count",
+    )  # fmt: skip
     return {
-        "rule": found.rule,
-        "role": found.role,
-        "title": found.title,
-        "says": found.says,
-        "do": found.do,
-        "node": found.node,
-        "rank": found.rank,
-        "hardware": found.hardware,
+        **picked(found, *names),
         "time": None if found.time is None else _moment(found.time).isoformat(),
-        "nodes": found.nodes,
-        "ranks": found.ranks,
-        "count": found.count,
         "evidence": {**lines, "before": shown.before, "after": shown.after},
     }
 

@@ -20,6 +20,7 @@ from clusterkit.cli.frame.job_args import run_named, runs_named
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.core.records import picked
 from clusterkit.launch.array.spec import ranks_in_words
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _say(found: Diagnosis, advice: Advice | None, *, verbose: bool) -> None:
 def _list(rules: Sequence[Rule], *, as_json: bool) -> None:
     if as_json:
         keys = ("id", "title", "role", "priority", "says", "do", "source")
-        listed: list[dict[str, Any]] = [{key: getattr(r, key) for key in keys} for r in rules]
+        listed: list[dict[str, Any]] = [picked(rule, *keys) for rule in rules]
         console.json_document({"rules": listed})
         return
     from clusterkit.cli.explain.topic import table

@@ -17,6 +17,7 @@ from clusterkit.cli.images.build import build, prove_images
 from clusterkit.cli.images.distribute import distribute
 from clusterkit.core import files
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.records import picked
 from clusterkit.core.text import size_in_words
 from clusterkit.images import engine
 from clusterkit.images.catalogue import (
@@ -97,12 +98,9 @@ def _row(
         same = all(present.labels.get(LABEL_VERSION + name) == ours[name] for name in ours)
         state = "built" if same else "older"
     return {
-        "name": image.name,
+        **picked(image, "name", "version", "parent", "summary"),
         "variant": str(variant),
         "tag": tag,
-        "version": image.version,
-        "parent": image.parent,
-        "summary": image.summary,
         "state": state,
         "digest": present.id if present else None,
         "size_bytes": present.size_bytes if present else None,

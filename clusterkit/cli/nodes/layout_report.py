@@ -7,6 +7,7 @@ from typing import Any
 
 from clusterkit.core.errors import Problem
 from clusterkit.core.hosts.hostlist import fold, fold_set
+from clusterkit.core.records import picked
 from clusterkit.core.text import table as listed
 from clusterkit.core.text import wrapped
 from clusterkit.launch.rank_layout.parallelism import DIMENSIONS
@@ -153,13 +154,9 @@ def document(layout: Layout, odd: Sequence[Problem], *, assumed: bool) -> Mappin
     grids = {name: of.mesh(name) for name in layout.dimensions}
     return {
         "ranks_total": of.ranks,
-        "nodes": layout.nodes,
-        "gpus_per_node": layout.gpus_per_node,
+        **picked(layout, "nodes", "gpus_per_node", "hosts", "switches", "measured"),
         "order": "-".join(of.order),
-        "sizes": {**{name: getattr(of, name) for name in DIMENSIONS}, "edp": of.edp},
-        "hosts": layout.hosts,
-        "switches": layout.switches,
-        "measured": layout.measured,
+        "sizes": picked(of, *DIMENSIONS, "edp"),
         "island": {
             "assumed": assumed,
             "slots": layout.islands.parts,

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from clusterkit.core.records import picked
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
@@ -29,18 +30,10 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
             for refused in answer.refused
             for problem in refused.problems
         ],
-        "model": {
-            "name": request.model.name,
-            "params": request.model.params,
-            "active_params": request.model.active_params,
-        },
+        "model": picked(request.model, "name", "params", "active_params"),
         "gpu": request.gpu.name,
-        "gpus": request.gpus,
-        "gpus_per_node": request.gpus_per_node,
+        **picked(request, "gpus", "gpus_per_node", "seq", "micro_batch", "global_batch"),
         "limit_gb": _gb(subject.memory.limit),
-        "seq": request.seq,
-        "micro_batch": request.micro_batch,
-        "global_batch": request.global_batch,
         "assumed": answer.assumed,
         "measured": request.calibration.subject if request.calibration else None,
         "warnings": [problem.message for problem in warnings_for(subject)],
@@ -96,7 +89,7 @@ def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
         "peak_gb": {str(kind): _gb(amount) for kind, amount in memory.by_kind().items()},
         "phases_gb": {phase.name: _gb(phase.bytes) for phase in memory.phases},
         "smallest_change": change.flags if change else None,
-        **{name: getattr(setup, name) for name in _OF_SETUP},
+        **picked(setup, *_OF_SETUP),
     }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState
+from clusterkit.core.records import picked
 from clusterkit.core.throughput import Throughput
 from clusterkit.jobs import nccl_network
 from clusterkit.jobs.nccl_network import Network
@@ -221,10 +222,7 @@ def _host_row(sample: NodeSample, rates: NodeRates | None) -> dict[str, Any]:
         "throttled_percent", "throttled_at_cpus",
     )  # fmt: skip
     return {
-        "cpus": host.cpus,
-        "load": host.load,
-        "memory_bytes": host.memory_bytes,
-        "available_bytes": host.available_bytes,
+        **picked(host, "cpus", "load", "memory_bytes", "available_bytes"),
         "swap_used_bytes": host.swap_bytes - host.swap_free_bytes,
         **{name: _rounded(getattr(rates, name)) if rates else None for name in names},
         "memory_limits": host.limits,
@@ -237,7 +235,7 @@ def _gpu_rows(sample: NodeSample) -> list[dict[str, Any]]:
         "index", "name", "busy_percent", "memory_used_mib", "memory_mib", "temperature_c",
         "power_w", "power_limit_w", "clock_mhz", "clock_max_mhz", "clock_reasons",
     )  # fmt: skip
-    return [{**_picked(gpu, names), "slowdown": limited.get(gpu.index)} for gpu in sample.gpus]
+    return [{**picked(gpu, *names), "slowdown": limited.get(gpu.index)} for gpu in sample.gpus]
 
 
 def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:
@@ -246,15 +244,11 @@ def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:
         "pid", "run", "node_rank", "rank", "command", "state", "threads", "memory_bytes",
     )  # fmt: skip
     found = snapshot.processes_of(node)
-    return [{**_picked(one, names), "cpu_percent": _rounded(used.get(one.pid))} for one in found]
+    return [{**picked(one, *names), "cpu_percent": _rounded(used.get(one.pid))} for one in found]
 
 
 def _link_rows(links: tuple[Traffic, ...]) -> list[dict[str, Any]]:
     return [{key: _rounded(value) for key, value in asdict(one).items()} for one in links]
-
-
-def _picked(value: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
 
 
 def _rounded(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.errors import UserError
+from clusterkit.core.records import picked
 from clusterkit.estimate.calibrate import MIN_MESSAGE, with_bandwidth
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
@@ -135,21 +136,14 @@ def answer(result: Result, *, interconnect: str | None, gpu: str | None) -> Answ
 def document(found: Answer) -> dict[str, Any]:
     """Return what `--json` tells, without the job."""
     result, known = found.result, found.published
+    names = (
+        "source", "backend", "device", "versions", "nodes", "node_count", "ranks", "complete",
+        "correct", "wrong", "suspects", "left_out",
+    )  # fmt: skip
     return {
-        "source": result.source,
-        "backend": result.backend,
-        "device": result.device,
-        "versions": result.versions,
-        "nodes": result.nodes,
-        "node_count": result.node_count,
-        "ranks": result.ranks,
-        "complete": result.complete,
-        "correct": result.correct,
+        **picked(result, *names),
         "failed_with": result.error,
-        "wrong": result.wrong,
-        "suspects": result.suspects,
         "measured": [_row(one) for one in result.measured],
-        "left_out": result.left_out,
         "best": {op.value: _row(result.best(op)) for op in result.operations},
         "large": {op.value: _row(result.large(op)) for op in result.operations},
         "expected": {
@@ -157,8 +151,7 @@ def document(found: Answer) -> dict[str, Any]:
                 op.value: {
                     "bytes": one.bytes,
                     "busbw_gbs": one.busbw / 1e9,
-                    "share": one.share,
-                    "over": one.over,
+                    **picked(one, "share", "over"),
                 }
                 for op, one in found.assumptions.items()
             },
@@ -167,8 +160,7 @@ def document(found: Answer) -> dict[str, Any]:
             else {
                 "busbw_gbs": known.gbs,
                 "share": found.published_share,
-                "system": known.system,
-                "source": known.source,
+                **picked(known, "system", "source"),
             },
         },
     }
@@ -184,14 +176,10 @@ def empty_document() -> dict[str, Any]:
 def _row(one: Measured) -> dict[str, Any]:
     spread = {"fastest": one.fastest, "slowest": one.slowest}
     return {
-        "op": one.op,
-        "bytes": one.bytes,
-        "seconds": one.seconds,
+        **picked(one, "op", "bytes", "seconds", "repeats", "iterations"),
         "algbw_gbs": one.algbw / 1e9,
         "busbw_gbs": one.busbw / 1e9,
         **{f"{name}_busbw_gbs": rate and rate / 1e9 for name, rate in spread.items()},
-        "repeats": one.repeats,
-        "iterations": one.iterations,
     }
 
 

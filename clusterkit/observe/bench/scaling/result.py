@@ -12,6 +12,7 @@ from typing import Any
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.files import plain
 from clusterkit.core.model import LaunchPlan
+from clusterkit.core.records import picked
 from clusterkit.core.throughput import Unit
 from clusterkit.executors import executor_for
 from clusterkit.jobs.submit.request import JobRequest
@@ -117,15 +118,10 @@ def document(scaling: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> dict[
     """Return what `--json` tells; `causes` are by the size of the run."""
     unit = scaling.unit
     return {
-        "script": scaling.script,
-        "framework": scaling.framework,
-        "cluster": scaling.cluster,
-        "by": scaling.by.value,
+        **picked(scaling, "script", "framework", "cluster", "by", "interrupted"),
+        **picked(scaling, "interconnect", "node_bytes_per_s"),
         "unit": f"{unit}/s" if unit else None,
         "base": scaling.base.size.count if scaling.base else None,
-        "interrupted": scaling.interrupted,
-        "interconnect": scaling.interconnect,
-        "node_bytes_per_s": scaling.node_bytes_per_s,
         "rows": [_row(scaling, row, causes.get(row.size.count, ())) for row in scaling.rows],
     }
 
@@ -135,18 +131,13 @@ def _row(scaling: Scaling, row: Row, causes: tuple[Cause, ...]) -> dict[str, Any
     return {
         "size": row.size.count,
         "nodes": row.size.nodes,
-        "slots": row.slots,
+        **picked(row, "slots", "steps", "step_s", "job_id", "run_dir", "state"),
         "throughput": rate and rate.per_s,
         "low": rate and rate.low,
         "high": rate and rate.high,
         "lines": rate.lines if rate else 0,
         "average": rate.average if rate else None,
         "efficiency": None if efficiency is None else round(efficiency, 4),
-        "steps": row.steps,
-        "step_s": row.step_s,
-        "job_id": row.job_id,
-        "run_dir": row.run_dir,
-        "state": row.state,
         "problem": row.problem or None,
         "hint": row.hint or None,
         "causes": plain(causes),
