@@ -223,7 +223,7 @@ def _steps(run: RunFolder) -> dict[int, tuple[int, int]]:
     for piece in LogReader(run.log(0)).pieces():
         for line in piece.splitlines():
             mark = RESTART.match(line)
-            if mark is not None and len(mark["attempt"]) <= 7:
+            if mark is not None:
                 attempt = int(mark["attempt"])
             step = step_of(line) if mark is None else None
             if step is not None:

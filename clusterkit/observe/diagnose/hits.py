@@ -41,7 +41,7 @@ _LOGGED = re.compile(rb"\bWARN\b|\bINFO\b.*(?i:exception|error|fail)|\bShutdownH
 _MOST_IGNORED = 1 << 13
 """Exceptions of one file that Python ignored, after which all that are near others are some."""
 
-RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+?),")
+RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d{1,7}) on (?P<node>\S+?),")
 """The line that the worker writes before what a later attempt prints."""
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""

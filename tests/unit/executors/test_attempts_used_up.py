@@ -95,3 +95,11 @@ def test_steps_are_read_as_trainers_print_them(tmp_path: Path) -> None:
         + "\r  1%|#  | 11/1000 [00:01<01:40, 9.9it/s]\r  2%|#  | 20/1000 [00:02<01:40, 9.9it/s]\n"
     )
     assert steps_of_attempts(log) == {0: 10, 1: 1}
+
+
+def test_a_restart_with_a_number_that_none_has_is_a_line_like_others(tmp_path: Path) -> None:
+    log = tmp_path / "node-0.log"
+    log.write_text(
+        f"step 5 loss 2\n--- clusterkit: restart {'9' * 5000} on n1, of\nstep 6 loss 2\n"
+    )
+    assert steps_of_attempts(log) == {0: 2}
