@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from clusterkit.core.files import parse_json
@@ -103,6 +102,8 @@ def _text(document: Mapping[str, Any], key: str) -> str:
 
 def _moment(text: str) -> float | None:
     """Return seconds since the epoch of ISO 8601 or RFC 1123."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - seldom is anything announced
+
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             at = read(text).timestamp()

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import metadata
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 DISTRIBUTION = "clusterkit-launch"
 FOREIGN = "clusterkit"
@@ -35,15 +39,15 @@ def wheel_name(version: str) -> str:
     return f"{DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
 
 
-def own_distribution() -> metadata.Distribution | None:
+def own_distribution() -> Distribution | None:
     """Return what this very package was installed by; None where it runs without installation.
 
     It lies beside the package, or says that its files are those of this checkout.
     """
-    for found in metadata.distributions(name=DISTRIBUTION, path=[str(_HOME)]):
+    for found in _distributions(name=DISTRIBUTION, path=[str(_HOME)]):
         return found
     for name in (DISTRIBUTION, FOREIGN):  # a checkout that was installed under its former name
-        for found in metadata.distributions(name=name):
+        for found in _distributions(name=name):
             if _is_this_checkout(found):
                 return found
     return None
@@ -59,13 +63,19 @@ def own_requirements(extra: str | None = None) -> tuple[str, ...]:
     return tuple(line.partition(";")[0].strip() for line in required if of_extra.search(line))
 
 
-def foreign_distribution() -> metadata.Distribution | None:
+def foreign_distribution() -> Distribution | None:
     """Return the other project of our import name where this Python has it; None otherwise."""
-    found = metadata.distributions(name=FOREIGN)
+    found = _distributions(name=FOREIGN)
     return next((one for one in found if not _is_this_checkout(one)), None)
 
 
-def _is_this_checkout(found: metadata.Distribution) -> bool:
+def _distributions(**wanted: Any) -> Iterable[Distribution]:
+    from importlib.metadata import distributions  # noqa: PLC0415 - loads the parser of e-mails
+
+    return distributions(**wanted)
+
+
+def _is_this_checkout(found: Distribution) -> bool:
     """Tell whether pip installed it from the folder of this package (PEP 610)."""
     try:
         source = json.loads(found.read_text("direct_url.json") or "{}")

@@ -6,9 +6,10 @@ A check is a function with `@check` in the file of its area; `checks.ini` explai
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
+import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from clusterkit.core.errors import Problem, UserError, did_you_mean
 from clusterkit.preflight.checks.types import Check
@@ -87,6 +88,10 @@ def _builtin(without: Collection[str]) -> list[Check]:
 
 
 def _third_party() -> list[Check]:
+    if not _is_announced():
+        return []
+    import importlib.metadata  # noqa: PLC0415 - loads the parser of e-mails
+
     found = []
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
@@ -102,3 +107,17 @@ def _third_party() -> list[Check]:
             )
         found.append(check)
     return found
+
+
+def _is_announced() -> bool:
+    """Tell whether the `entry_points.txt` of an installed package may name our group."""
+    try:
+        for entry in map(Path, sys.path):
+            if entry.is_file():  # an archive, which importlib reads
+                return True
+            for told in entry.glob("*.*-info/entry_points.txt"):
+                if ENTRY_POINT_GROUP.encode() in told.read_bytes():
+                    return True
+    except OSError:
+        return True
+    return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Found, known, machine_check, majority
@@ -19,7 +20,6 @@ from clusterkit.preflight.checks.results import (
     unknown,
 )
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
-from clusterkit.preflight.env_lint.lint import LintFinding, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
 from clusterkit.preflight.env_lint.setting import Source
 from clusterkit.preflight.env_lint.sources import from_environment
@@ -34,7 +34,19 @@ from clusterkit.preflight.topology.analysis import parse_names
 from clusterkit.preflight.topology.matrix import Topology, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 
+if TYPE_CHECKING:
+    from clusterkit.preflight.env_lint.lint import LintFinding
+
 _LONGEST_VALUE = 40
+
+
+def _lint(sources: Sequence[Source], allowed: tuple[str, ...]) -> tuple[Result, ...]:
+    """Return what the lint says of these settings; its rules are loaded where there are any."""
+    if not any(source.settings for source in sources):
+        return ()
+    from clusterkit.preflight.env_lint.lint import lint  # noqa: PLC0415
+
+    return tuple(_of_lint(lint(sources, allowed=allowed)))
 
 
 def _of_lint(findings: tuple[LintFinding, ...]) -> Iterator[Result]:
@@ -76,7 +88,7 @@ def job_env(evidence: Evidence) -> Results:
     if not source.settings:
         yield None, skip("the job sets no such variable")
         return
-    found = tuple(_of_lint(lint([source], allowed=evidence.job.allowed_names)))
+    found = _lint([source], evidence.job.allowed_names)
     for result in found or (ok("nothing wrong with the variables of the job"),):
         yield None, result
 
@@ -99,7 +111,7 @@ def _node_env(evidence: Evidence) -> Results:
 
 @lru_cache(maxsize=4096)
 def _linted(sources: tuple[Source, ...], allowed: tuple[str, ...]) -> tuple[Result, ...]:
-    found = tuple(_of_lint(lint(sources, allowed=allowed)))
+    found = _lint(sources, allowed)
     return found or (ok("nothing wrong with what the node sets"),)
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterkit.core.data import read_table
-from clusterkit.preflight.env_lint.script import read_script
 from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source, Trait
 from clusterkit.preflight.env_lint.variables import Kind, concerns_us, find_variable, meant
 
@@ -53,6 +52,8 @@ def read_source(text: str, name: str, as_format: Format | None = None) -> Source
 
 def _read(text: str, name: str, found: Format) -> Source:
     if found is Format.SHELL:
+        from clusterkit.preflight.env_lint.script import read_script  # noqa: PLC0415 - nodes have none
+
         return read_script(_without_comments(text) if _is_dockerfile(text) else text, name)
     if found is Format.YAML:
         from clusterkit.preflight.env_lint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser

@@ -13,8 +13,8 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.checks import all_checks, select_checks
 from clusterkit.preflight.checks import results as check_results
-from clusterkit.preflight.checks import select_checks
 from clusterkit.preflight.checks.base import (
     About,
     Check,
@@ -26,6 +26,7 @@ from clusterkit.preflight.checks.base import (
     uniform,
 )
 from clusterkit.preflight.evaluate import evaluate
+from clusterkit.preflight.on_node import ELSEWHERE
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.text import report_lines
 from clusterkit.transport.base import Reply
@@ -194,3 +195,23 @@ def test_all_advice_of_checks_is_written_and_used() -> None:
         assert keys, id_
         for _, _, case in keys:
             assert f'"{case}"' in sources, (id_, case)
+
+
+def test_checks_of_others_come_by_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_others.py").write_text(
+        "from clusterkit.preflight.checks.base import about, check, ok\n"
+        "@check('HOST999', 'host-of-others')\n"
+        "@about(what='w', why='w', how='h', fix='f', source='s')\n"
+        "def special(evidence):\n"
+        "    yield None, ok('well')\n"
+    )
+    info = tmp_path / "of_others-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-others\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[clusterkit.checks]\nx = of_others:special\n")
+    before = {check.id for check in all_checks()}
+    monkeypatch.syspath_prepend(tmp_path)
+    assert {check.id for check in all_checks()} - before == {"HOST999"}
+    assert "HOST999" in {check.id for check in all_checks(ELSEWHERE)}
