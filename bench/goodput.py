@@ -214,6 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("slurm", "ssh"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
+    if not (options.every > 0 and options.minutes * 60 >= 2 * options.every):
+        parser.error("no fault would count: --minutes at least twice --every, as 5 and 60 s")
     found, failed = [], False
     for kind in (options.only,) if options.only else ("slurm", "ssh"):
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -34,6 +36,8 @@ from clusterkit.preflight.text import drain_commands
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
 from tests.helpers.command_line import typed_in
+from tests.helpers.doc_blocks import blocks
+from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
@@ -378,6 +382,24 @@ def test_a_machine_checks_itself_and_is_silent_while_it_is_healthy(
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["usable"] == found["nodes"]
     assert {f["id"] for f in found["findings"]}.isdisjoint({"SSH001", "SLURM001", "GPU020"})
+
+
+def test_the_units_of_systemd_are_valid_and_write_metrics(verb: Verb, tmp_path: Path) -> None:
+    units = list(blocks(ROOT / "docs/how-to/preflight.md", "ini"))
+    paths = [tmp_path / f"clusterkit-self.{kind}" for kind in ("service", "timer")]
+    for path, unit in zip(paths, units, strict=True):
+        path.write_text(unit)
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", *paths], capture_output=True, text=True, check=False
+        )
+        told = [line for line in checked.stderr.splitlines() if "clusterkit-self" in line]
+        assert (checked.returncode, told) == (0, [])
+    command = units[0].partition(" clusterkit preflight ")[2]
+    *words, place = shlex.split(command)
+    assert place.endswith("/node-exporter/self.prom")
+    assert verb(*words, "self.prom").returncode in {0, 1}
+    assert "clusterkit_" in (tmp_path / "self.prom").read_text()
 
 
 def test_a_machine_that_checks_itself_starts_nothing_that_only_a_job_needs(
