@@ -173,14 +173,15 @@ def test_the_time_limit_of_a_restarted_job_is_that_of_its_allocation(
 
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
 def test_a_loop_of_restarts_ends_by_itself(lab: Lab, tmp_path: Path, kind: str) -> None:
-    """It pauses in between, and says so."""
+    """It pauses in between, and says so; of two that watch it, one starts each attempt."""
     cluster = Cluster(lab, tmp_path, kind)
     body = "echo on; sleep 1; ((!CK_NODE_RANK)) || sleep 9; exit $((7 + CK_RESTART_COUNT))"
     run = cluster.submit(body, **{**RESTARTS, "restarts": 2})
-    with supervised(cluster, run) as client:
-        assert client.wait(120) == 1
-        heard = client.stderr.read() if client.stderr else ""
+    with supervised(cluster, run) as client, supervised(cluster, run) as other:
+        assert (client.wait(120), other.wait(120)) == (1, 1)
+        heard = "".join(one.stderr.read() for one in (client, other) if one.stderr)
     assert ended(cluster, run) == ("failed", "n1 exited with 9")
+    assert run.log(0).read_text().splitlines().count("on") == 3
     if kind == "slurm":
         heard = next(run.submitit.glob("*_batch.out")).read_text()
     assert "attempt 3 of 3 after a pause of" in heard

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EXAMPLES = ROOT / "examples"
 STEPS = "20"
+HANG_AFTER = "15"
+"""A twentieth of what a job gets unless told otherwise: steps, saves and starts are no hang."""
 
 JOBS = {
     "ddp": ("torchrun", "train_ddp.py", ()),
@@ -46,7 +48,7 @@ def losses(output: str) -> tuple[float, float]:
 
 def output_of(desk: Desk, framework: str, *words: str) -> str:
     """Run a job that succeeds on three nodes, and return what it printed; no rule finds fault."""
-    words = ("--framework", framework, "--nodes", "3", *words)
+    words = ("--framework", framework, "--nodes", "3", "--hang-after", HANG_AFTER, *words)
     done = desk.clusterkit("submit", "--wait", "--json", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
