@@ -67,12 +67,23 @@ def top(
         )
     if prometheus is not None:
         require_metrics(prometheus)
-    subject = _job(job, hosts, via) if job is not None else _cluster(cluster, hosts, via)
+
+    def aim() -> Subject:
+        return _job(job, hosts, via) if job is not None else _cluster(cluster, hosts, via)
+
+    subject = aim()
+    if subject.run is not None:
+        note_owner(subject.run)
+    else:
+        for problem in load_settings().warnings_of(subject.cluster):
+            console.warn(str(problem))
     with closing(Watcher(subject)) as watcher:
         if once or json:
             raise typer.Exit(_look_once(watcher, prometheus, as_json=json, verbose=verbose))
         every_s = interval or (_STEPS_EVERY_S if subject.steps else _EVERY_S)
-        raise typer.Exit(_look_on(watcher, subject, every_s, prometheus, verbose=verbose))
+        raise typer.Exit(
+            _look_on(watcher.snapshots(every_s, aim), subject, prometheus, verbose=verbose)
+        )
 
 
 def _job(word: str, hosts: str | None, via: str | None) -> Subject:
@@ -81,7 +92,6 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
     if hosts is not None:
         raise UserError("--hosts and JOB both say which nodes", hint=f"clusterkit top {word}")
     job = load_job(run_named(word))
-    note_owner(job.run)
     return of_job(job, load_settings().clusters.get(job.submission.cluster), via=via)
 
 
@@ -89,11 +99,7 @@ def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
     from clusterkit.jobs.nodes import of_cluster
     from clusterkit.preflight.request import PreflightOptions
 
-    settings = load_settings()
-    spec = settings.cluster(name)
-    for problem in settings.warnings_of(spec.name):
-        console.warn(str(problem))
-    return of_cluster(spec, PreflightOptions(hosts=hosts, via=via))
+    return of_cluster(load_settings().cluster(name), PreflightOptions(hosts=hosts, via=via))
 
 
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
@@ -111,7 +117,7 @@ def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verb
 
 
 def _look_on(
-    watcher: Watcher, subject: Subject, every_s: float, prometheus: Path | None, *, verbose: bool
+    snapshots: Iterator[Snapshot], subject: Subject, prometheus: Path | None, *, verbose: bool
 ) -> int:
     """Look until the job ends, or Ctrl-C; return the exit code of the verb."""
     last: Snapshot | None = None
@@ -119,7 +125,7 @@ def _look_on(
     interrupted = False
     try:
         with (screen if on_screen else plain)(verbose=verbose) as show:
-            for snapshot in watcher.snapshots(every_s):
+            for snapshot in snapshots:
                 last = snapshot
                 _write(prometheus, snapshot)
                 show(snapshot)

@@ -6,7 +6,8 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterkit.core import files
@@ -102,18 +103,34 @@ class Watcher:
                 raise self._failure
             return self._snapshot(job)
 
-    def snapshots(self, every_s: float) -> Iterator[Snapshot]:
+    def snapshots(self, every_s: float, aim: Callable[[], Subject]) -> Iterator[Snapshot]:
         """Yield a snapshot every so many seconds, until the job has ended.
+
+        While a node does not answer, `aim` tells whom to ask: a job may have started again
+        on others.
 
         Raises:
             RemoteError, UserError: as `refresh`, at first.
         """
         while True:
             due = time.monotonic() + every_s
-            yield self.refresh(timeout_s=max(every_s, _WAIT_S))
+            yield (now := self.refresh(timeout_s=max(every_s, _WAIT_S)))
             if self.over:
                 return
+            if any(node.problem for node in now.nodes):
+                with suppress(ClusterkitError):  # it waits for nodes, say
+                    self._turn_to(aim())
             time.sleep(max(0.0, due - time.monotonic()))
+
+    def _turn_to(self, subject: Subject) -> None:
+        """Ask the nodes of this subject from now on, where they are others."""
+        if subject.order == self._subject.order:
+            return
+        self.close()
+        with self._changed:
+            self._subject = subject
+            began = time.monotonic()
+            self._nodes |= {node: _Node(began) for node in subject.order}
 
     def _free(self, part: Part) -> list[list[str]]:
         """Return the nodes to be asked now: those that do answer apart from those that do not."""
@@ -162,7 +179,7 @@ class Watcher:
                     problem=node.problem,
                     age_s=now - (node.answered_at or node.asked_at),
                 )
-                for name, node in self._nodes.items()
+                for name, node in ((name, self._nodes[name]) for name in self._subject.order)
             ),
             job=job,
             unasked=self._subject.unasked,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -349,6 +350,25 @@ def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
     assert ("n2",) in fake.asked  # apart from those that do answer
     assert third.nodes[1].problem == "no answer within 5 s"
     assert all(third.nodes[k].sample is not None for k in (0, 2))
+
+
+def test_a_job_that_starts_again_on_other_nodes_is_looked_at_there() -> None:
+    """Meanwhile nobody says which they are."""
+    first, second = Fake(slow=frozenset({"n1", "n2"})), Fake()
+    first.let.set()
+    nodes = ("n2", "n3")
+    waits = [True]
+
+    def aim() -> Subject:
+        if waits and waits.pop():
+            raise UserError("7 does not run: pending")
+        return Subject(cluster="rack", parts=(Part(nodes=nodes, transport=second),), order=nodes)
+
+    watcher = watching(first, "n1", "n2")
+    seen = list(itertools.islice(watcher.snapshots(0.0, aim), 3))
+    assert [[node.name for node in one.nodes] for one in seen] == [["n1", "n2"]] * 2 + [[*nodes]]
+    assert not any(node.problem for node in seen[-1].nodes)
+    assert len(first.asked) == 2
 
 
 def test_where_nobody_can_be_asked_it_says_so() -> None:
