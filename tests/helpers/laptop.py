@@ -75,6 +75,11 @@ class Laptop:
                 raise
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def commit(self) -> str:
+        """Return the commit that its project is at."""
+        argv = ["git", "-C", str(self.folder), "rev-parse", "HEAD"]
+        return subprocess.run(argv, capture_output=True, check=True, text=True).stdout.strip()
+
     def cut(self) -> None:
         """Break the connection that its commands share."""
         socket = f"ControlPath={self.home}/.cache/clusterkit/ssh/%C"

@@ -38,6 +38,10 @@ def laptop(lab: Lab, tmp_path: Path) -> Iterator[Laptop]:
     (folder / "train me.py").write_text(TRAINS)
     (tmp_path / ".gitignore").write_text("data\n")
     (tmp_path / "data").write_text("too much to send")
+    commit = ("-c", "user.name=me", "-c", "user.email=me", "commit", "--quiet", "-m", "one")
+    for words in (("add", ".gitignore"), commit):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    (tmp_path / ".gitignore").write_text("data\ntoo late\n")
     with laptop_of(lab, folder, f"laptop-{os.getpid()}") as given:
         yield given
 
@@ -49,6 +53,9 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
     document = json.loads(done.stdout)
     assert (done.returncode, document["state"]) == (0, "succeeded"), done.stderr
     assert document["run_dir"].startswith(str(laptop.lab.shared))
+    told = json.loads(Path(document["run_dir"], "provenance.json").read_text())
+    assert told["commit"] == laptop.commit()
+    assert "+too late" in told["diff"]
     job = document["job_id"]
     logs = laptop.clusterkit("logs", job).stdout.splitlines()
     assert logs[0] == f"args {[*ODD]}"

@@ -57,8 +57,6 @@ _READ_BY_VERB = frozenset({"exec", "forward", "rerun", "shell"})
 _LOCAL_JOB = re.compile(r"(local|ssh)-[0-9a-f]{6}")
 _LARGE = 20 << 20
 """Bytes to send of which is said so beforehand."""
-_PLACE = ".laptop"
-"""In the folder of runs on the login node: what was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +124,12 @@ class Relay:
 
     def place(self, folder: Path) -> str:
         """Return where the login node keeps what is sent of a folder of this user and machine."""
+        from clusterkit.jobs.submit import provenance
+
         whose = f"{socket.gethostname()}:{os.getuid()}:{folder}"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-.") or "folder"
         key = hashlib.sha256(whose.encode(errors="surrogateescape")).hexdigest()[:12]
-        return f"{self.run_dir}/{_PLACE}/{name}-{key}"
+        return f"{self.run_dir}/{provenance.SENT}/{name}-{key}"
 
 
 def relayed(arguments: Sequence[str], kind: str) -> int | None:
@@ -311,6 +311,7 @@ def _send(
         The folder there, where in it this one is, and the command line without `--sync`.
     """
     from clusterkit.core.model import SYNC_LIMIT_MIB
+    from clusterkit.jobs.submit import provenance
     from clusterkit.transport.sync.deliver import PRIVATE, Place, deliver
     from clusterkit.transport.sync.manifest import read_manifest
 
@@ -330,6 +331,8 @@ def _send(
     sent = deliver(
         helper, manifest, Place(folder=f"{place}/tree", snapshot=copy, folder_mode=PRIVATE)
     )
+    told = provenance.of_code(here)
+    helper.ask("write", path=f"{copy}.json", text=files.json_text(told))
     helper.talk.end_input()
     if sent.files:
         console.note(f"sent {sent.files} files, {size_in_words(sent.size)}, to {relay.login}")

@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterkit.core import files
 from clusterkit.core.commands import run_command
 from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.core.version import __version__
 
 FILE = "provenance.json"
+SENT = ".laptop"
+"""In the folder of runs on a login node: what laptops sent, a folder for each that they sent from.
+In that, beside the copy of each job and under its name with `.json`, what was told of its code."""
+_OF_CODE = ("commit", "diff", "diff_cut")
 _MOST_DIFF = 1 << 20
 """Characters of what is not committed."""
 _TIMEOUT_S = 5.0
@@ -44,13 +49,28 @@ def provenance_of(folder: Path) -> dict[str, Any]:
     }
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
-        return document
+        return document | _sent_with(folder)
     # After the commit, what of the working tree differs from it; binary files by name alone.
     document["commit"] = commit.strip()
     if (diff := _git(folder, *_DIFF)) is None:
         return document
     cut = {"diff_cut": True} if len(diff) > _MOST_DIFF else {}
     return {**document, "diff": diff[:_MOST_DIFF], **cut}
+
+
+def of_code(folder: Path) -> dict[str, Any]:
+    """Return the part that belongs to the code in `folder`: `commit` and `diff`."""
+    document = provenance_of(folder)
+    return {key: document[key] for key in _OF_CODE if key in document}
+
+
+def _sent_with(folder: Path) -> dict[str, Any]:
+    """Return what a laptop told of the code that it sent, where `folder` is in such a copy."""
+    for path in (folder, *folder.parents):
+        if path.parent.parent.name == SENT:
+            told = files.read_json(path.with_name(f"{path.name}.json"), own=True) or {}
+            return {key: told[key] for key in _OF_CODE if key in told}
+    return {}
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
