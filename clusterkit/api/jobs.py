@@ -146,6 +146,7 @@ def submit(options: SubmitOptions) -> JobHandle:
     provided = {
         "preflight": options.preflight,
         "exclude_unfit": options.exclude_unfit,
+        "snapshot": options.snapshot,
         "force": options.force,
         "after": several(options.after),
     }

@@ -29,6 +29,8 @@ from clusterkit.core.permissions import PRIVATE, PRIVATE_PROGRAM, PUBLIC, PUBLIC
 
 __all__ = ["PRIVATE", "PRIVATE_PROGRAM", "PUBLIC", "PUBLIC_PROGRAM", "output"]
 
+_FICLONE = 0x40049409
+"""Of <linux/fs.h>."""
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 """What file systems without hard links answer (SMB, some in user space)."""
 
@@ -172,7 +174,26 @@ def copy(source: Path, path: Path) -> None:
     """Make `path` what `source` is, with its permissions: a file, or a link as it is."""
     with explained(path, "copy to"):
         permissions.make_folders(path.parent, permissions.PRIVATE_FOLDER)
-        shutil.copy2(source, path, follow_symlinks=False)
+        if not _cloned(source, path):
+            shutil.copy2(source, path, follow_symlinks=False)
+
+
+def _cloned(source: Path, path: Path) -> bool:
+    """Make a new file `path` of the blocks of a file, where the file system can: a copy on write.
+
+    ioctl_ficlone(2): Btrfs, XFS, bcachefs, OCFS2, and NFS 4.2 over one of them.
+    """
+    if source.is_symlink():
+        return False
+    with suppress(OSError), source.open("rb") as old, path.open("xb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError:
+            path.unlink()
+            return False
+        shutil.copystat(source, path)
+        return True
+    return False
 
 
 def give_name(written: Path, path: Path, *, mode: int | None = None) -> None:

@@ -171,6 +171,8 @@ class SubmitOptions(JobOptions):
         "preflight` says more.", "full", "Preflight", panel=None)] = None
     exclude_unfit: Annotated[bool, Option("",
         "Go on without unhealthy nodes, if enough are left.", panel=None)] = False
+    snapshot: Annotated[bool, Option("", "Run from a copy of the working tree as it is now: what "
+        "git would not ignore, up to --sync-limit.", panel=None)] = False
     force: Annotated[bool, Option("", "Submit whatever preflight finds.", panel=None)] = False
     after: Annotated[str | Sequence[str], Option("JOB[:ok|any|fail]",
         "Start when that job, or all of an array, succeeded (ok), failed (fail) or ended in any "

@@ -26,7 +26,7 @@ _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
 _OF_VERBS = frozenset({"--dry-run", "--follow", "--wait", "--stdout", "--diff", "--only", "--for"})
 """Flags of `submit` and `render` that are no keys of a job."""
-_SUBMITTING = frozenset({"preflight", "exclude_unfit", "force", "after"})
+_SUBMITTING = frozenset({"preflight", "exclude_unfit", "snapshot", "force", "after"})
 """Flags of verbs that start something; `render` only describes a job."""
 DESCRIBING = tuple(name for name in job_options() if name not in _SUBMITTING)
 

@@ -17,9 +17,10 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import JobArgument, runs_named
 from clusterkit.cli.frame.main import command_of
 from clusterkit.cli.frame.usage import usage_error
-from clusterkit.config.sources import expand_home
+from clusterkit.config.sources import expand_home, nearest_file
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
+from clusterkit.core.model import ScriptKind
 from clusterkit.core.records import text_of
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
@@ -123,14 +124,33 @@ def _config_file(context: typer.Context, before: list[str], folder: Path) -> tup
 
 
 def _folder(run: RunFolder) -> Path:
-    document = files.read_json(run.path / provenance.FILE) or {}
-    folder = text_of(document, "folder") or text_of(files.read_json(run.plan) or {}, "workdir")
-    if not folder or not Path(folder).is_dir():
+    """Return the folder to submit from: where that was done, or else the job's own snapshot.
+
+    Raises:
+        UserError: the folder is gone, and there is no snapshot.
+    """
+    document, plan = (
+        files.read_json(path) or {} for path in (run.path / provenance.FILE, run.plan)
+    )
+    workdir, script = text_of(plan, "workdir"), text_of(plan, "script") or ""
+    folder = text_of(document, "folder") or workdir
+    snapshot = Path(workdir or "")
+    of_file = text_of(plan, "script_kind") not in {ScriptKind.MODULE, ScriptKind.COMMAND}
+    gone = not folder or not Path(folder).is_dir()
+    if snapshot.is_relative_to(run.path) and snapshot.is_dir():
+        lost = of_file and not Path(folder or "", script).exists()
+        if gone or lost:
+            what = f"{folder} is gone" if gone else f"{script} is gone from {folder}"
+            console.note(f"{what}: run as it was, in {snapshot}")
+            if config := nearest_file(Path(folder or ".")):
+                os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", str(config))
+            return snapshot
+    if gone:
         raise UserError(
             f"the folder that it was submitted from is gone: {folder or 'nobody noted it'}",
             hint=f"its files are in {run.path}; submit it from another folder",
         )
-    return Path(folder)
+    return Path(folder or "")
 
 
 def _split(more: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -156,6 +156,8 @@ def _hand_over_all(
             if not runs:
                 raise
             return runs, error
+        if passed.snapshot is not None and not runs:
+            passed = replace(passed, snapshot=passed.snapshot.taken_in(run))
         runs.append(run)
         submissions.append(submission)
         counted(submission)

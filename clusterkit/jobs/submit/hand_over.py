@@ -21,6 +21,7 @@ from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
+from clusterkit.jobs.submit.snapshot import take
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.render import render
 
@@ -111,6 +112,9 @@ def hand_over(
     run = runfolder.create(plan.cluster, plan.name)
     if begun is not None:
         begun(run)
+    if passed.snapshot is not None:
+        plan = take(passed.snapshot, plan, run)
+        rendered = render(plan)
     submission, launched = submit_plan(
         plan,
         rendered,

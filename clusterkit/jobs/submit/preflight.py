@@ -11,6 +11,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote
 from clusterkit.executors.run.runfolder import NODE_CHECKS, PREFLIGHT
+from clusterkit.jobs.submit.snapshot import Snapshot
 from clusterkit.launch.scripts.kinds import gpu_use
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Passed:
     """What the run folder keeps of it, by file name."""
     without: tuple[str, ...] = ()
     """The nodes that were unhealthy, and are left out."""
+    snapshot: Snapshot | None = None
+    """What the job is to run from; None for the working tree itself."""
 
 
 def chosen_mode(given: str | None, plan: LaunchPlan) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
+from clusterkit.core.model import SYNC_LIMIT_MIB, LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs.starter import leave_behind
@@ -24,6 +24,7 @@ from clusterkit.jobs.submit.hand_over import (
 )
 from clusterkit.jobs.submit.preflight import Passed, SubmitCallbacks, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
+from clusterkit.jobs.submit.snapshot import in_words, read_snapshot
 from clusterkit.jobs.watch import cancel
 from clusterkit.launch.array.spec import Sweep
 
@@ -119,7 +120,14 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     require_package(prepared.plan)
     passed = pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
-    return dataclasses.replace(passed, documents={**passed.documents, **noted})
+    passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
+    if not prepared.request.get("snapshot"):
+        return passed
+    limit_mib = prepared.request.get("sync_limit") or SYNC_LIMIT_MIB
+    snapshot = read_snapshot(passed.plan, limit_mib)
+    for line in in_words(snapshot):
+        callbacks.note(line)
+    return dataclasses.replace(passed, snapshot=snapshot)
 
 
 def start(

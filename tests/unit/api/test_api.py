@@ -97,7 +97,7 @@ def test_arguments_are_the_flags() -> None:
     jobs = set(inspect.signature(JobOptions).parameters)
     assert jobs == flags - own - {"array", "at_once", "elements"}
     submit = set(inspect.signature(clusterkit.submit).parameters)
-    assert submit - jobs == {"preflight", "exclude_unfit", "force", "after"}
+    assert submit - jobs == {"preflight", "exclude_unfit", "snapshot", "force", "after"}
     keys = {"array", "at_once", "elements", "preflight", "after"}
     assert set(JobFile.model_fields) == jobs - {"job"} | keys
     files = {"folder", "plot", "launch", "calibrate", "score", "json"}

@@ -1,0 +1,135 @@
+"""`--snapshot`: the job runs from a copy of the working tree as it is now, in its run folder.
+
+What is copied is what `--sync` would send (`read_manifest`): every file that git would not ignore,
+also one that is not committed, with what submodules hold. Files share their blocks with those of
+the tree where the file system can do that, and are never the same file (a hard link): an editor
+that writes in place would change what a job that waits is going to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import LaunchPlan
+from clusterkit.core.text import size_in_words, some_of
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
+
+CODE = "code"
+"""The folder of the snapshot in a run folder."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What is to be copied, and where in it the job starts."""
+
+    manifest: Manifest
+    inside: str
+
+    def taken_in(self, run: RunFolder) -> Snapshot:
+        """Return the snapshot as it was taken for one job: the next of an array gets the same."""
+        return dataclasses.replace(
+            self, manifest=dataclasses.replace(self.manifest, folder=run.path / CODE)
+        )
+
+
+def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
+    """Return what a job with this plan gets of the tree that it is submitted from.
+
+    Raises:
+        UserError: the script is not in that tree, a file cannot be read, or they are too large.
+    """
+    cluster, here = plan.cluster, Path(plan.workdir).resolve()
+    if plan.sync is not None or (cluster.kind.lists_hosts and not cluster.shared_filesystem):
+        raise UserError(
+            f"--snapshot: nodes of cluster {cluster.name} do not see run folders of this machine",
+            hint="--sync DIR gives each job a copy of its own",
+            key="snapshot",
+        )
+    root = _root(here)
+    script = Path(os.path.normpath(here / plan.script))
+    if plan.script_kind.is_file and not script.is_relative_to(root):
+        raise UserError(
+            f"--snapshot: {script} is not in {root}, which is what is copied",
+            hint="submit it from its own folder, or leave --snapshot out",
+            key="snapshot",
+        )
+    runs = runfolder.place_of(cluster).resolve()
+    manifest = read_manifest(root, limit_mib=limit_mib, leave_out={runs})
+    entries = tuple(_placed(root, entry) for entry in manifest.entries)
+    manifest = dataclasses.replace(manifest, entries=entries)
+    return Snapshot(manifest=manifest, inside=os.path.relpath(here, root))
+
+
+def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
+    """Copy the files into the run folder; return the plan of a job that runs from there.
+
+    Raises:
+        UserError: one cannot be read or written; the run folder is gone then.
+    """
+    code = run.path / CODE
+    workdir = code / snapshot.inside
+    source = snapshot.manifest.folder
+    try:
+        files.create_folder(workdir)
+        for entry in snapshot.manifest.entries:
+            if entry.link is None:
+                files.copy(source / entry.path, code / entry.path)
+            else:
+                files.create_folder((code / entry.path).parent)
+                files.create_link(code / entry.path, entry.link)
+    except BaseException:
+        files.remove_tree(run.path)  # nothing was started; half a run would only confuse
+        raise
+    script = plan.script
+    if plan.script_kind.is_file and Path(script).is_absolute():
+        script = os.path.relpath(script, source / snapshot.inside)
+    return dataclasses.replace(plan, workdir=os.path.normpath(workdir), script=script)
+
+
+def in_words(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what is copied, and which links lead out of it."""
+    manifest = snapshot.manifest
+    yield (
+        f"snapshot of {manifest.folder}: {len(manifest.entries)} files, "
+        f"{size_in_words(manifest.size)}"
+    )
+    out = [
+        f"{entry.path} -> {entry.link}"
+        for entry in manifest.entries
+        if entry.link is not None and Path(entry.link).is_absolute()
+    ]
+    if out:
+        yield f"links that lead out of it go where they went: {some_of(out, _SHOWN)}"
+
+
+def _placed(root: Path, entry: Entry) -> Entry:
+    """Return an entry whose link points into the copy, or to the same place as before."""
+    if entry.link is None:
+        return entry
+    place = (root / entry.path).parent
+    target = os.path.normpath(place / entry.link)
+    inside = Path(target).is_relative_to(root)
+    return dataclasses.replace(entry, link=os.path.relpath(target, place) if inside else target)
+
+
+def _root(here: Path) -> Path:
+    """Return the top of the tree that a folder is in: of its repository, or of another snapshot.
+
+    A submodule is a part of the repository around it. A folder that is in none is its own.
+    """
+    for folder in (here, *here.parents):
+        if folder.name == CODE and RunFolder(folder.parent).plan.exists():
+            return folder
+        git = folder / ".git"
+        if git.is_dir() or (git.is_file() and "/modules/" not in git.read_text(errors="replace")):
+            return folder
+    return here

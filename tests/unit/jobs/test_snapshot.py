@@ -1,0 +1,103 @@
+"""`submit --snapshot` and `rerun` from it, typed on this machine with a real repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers.command_line import typed_in
+
+CONFIG = """\
+clusters: {{here: {{kind: local, run_dir: runs, preflight: "off", python: {python}}}}}
+"""
+TRAIN = """\
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+import lib
+print(lib.WORD, pathlib.Path("out/data.txt").read_text(), pathlib.Path("in.txt").read_text())
+"""
+SUBMIT = ("submit", "--json", "-c", "here", "--framework", "env")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    work = tree / "work"
+    work.mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "data.txt").write_text("data")
+    (tree / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+    (tree / ".gitignore").write_text("*.ckpt\n")
+    (work / "train.py").write_text(TRAIN)
+    (work / "lib.py").write_text("WORD = 'committed'\n")
+    (work / "in.txt").symlink_to(work / "same.txt")
+    (work / "same.txt").write_text("then")
+    (work / "out").symlink_to("../../data")
+    (work / "a\nname").write_text("")
+    for words in (("init", "-q"), ("add", "-A")):
+        subprocess.run(["git", *words], cwd=tree, check=True)
+    (work / "lib.py").write_text("WORD = 'not-committed'\n")
+    (work / "new.py").write_text("")
+    (work / "large.ckpt").write_bytes(bytes(2 << 20))
+    return tree
+
+
+def submitted(work: Path, *words: str) -> RunFolder:
+    done = typed_in(work, *SUBMIT, *words)
+    assert done.returncode == 0, done.stderr
+    return RunFolder(Path(json.loads(done.stdout)["run_dir"]))
+
+
+def test_what_is_edited_afterwards_changes_no_job_and_a_lost_script_runs_again(
+    tree: Path, tmp_path: Path
+) -> None:
+    work, go = tree / "work", tmp_path / "go"
+    run = submitted(work, "--snapshot", "train.py", str(go))
+    copy = run.path / "code" / "work"
+    assert (copy / "a\nname").exists()
+    assert (copy / "new.py").exists()
+    assert not (copy / "large.ckpt").exists()
+    assert not (run.path / "code" / "runs").exists()
+    for name, text in (("lib.py", "WORD = 'edited'\n"), ("same.txt", "now")):
+        with (work / name).open("r+") as file:  # in place, as some editors write
+            file.write(text)
+            file.truncate()
+    go.touch()
+    waited = typed_in(work, "wait", run.key)
+    assert waited.returncode == 0, waited.stderr
+    assert typed_in(work, "logs", run.key).stdout == "not-committed data then\n"
+
+    (work / "train.py").unlink()
+    again = typed_in(work, "rerun", run.key, "--wait")
+    assert again.returncode == 0, again.stderr
+    assert f"train.py is gone from {work}: run as it was, in {copy}" in again.stderr
+    assert typed_in(work, "logs", "latest").stdout == "not-committed data then\n"
+
+
+def test_each_job_of_an_array_gets_the_same_files(tree: Path) -> None:
+    work = tree / "work"
+    sweep = ("--array", "n=1,2", "--snapshot", "train.py", "/dev/null", "{n}")
+    done = typed_in(work, *SUBMIT, *sweep)
+    runs = [RunFolder(Path(job["run_dir"])) for job in json.loads(done.stdout)["jobs"]]
+    assert typed_in(work, "wait", "latest").returncode == 0
+    for run in runs:
+        assert run.log(0).read_text() == "not-committed data then\n"
+
+
+def test_what_no_snapshot_can_be_made_of_is_refused_and_leaves_nothing(tree: Path) -> None:
+    work = tree / "work"
+    (work / "large.txt").write_bytes(bytes(2 << 20))
+    for words, said in (
+        (("--sync-limit", "1", "train.py"), "2.0 MiB  work/large.txt"),
+        (("../../data/data.txt",), "data.txt is not in"),
+    ):
+        done = typed_in(work, *SUBMIT, "--snapshot", *words)
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert not list(tree.glob("runs/*"))
