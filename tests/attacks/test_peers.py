@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -270,26 +272,39 @@ def test_idle_connections_keep_nobody_out(echo: Echo) -> None:
     assert echo.listener.unable_s() == 0
 
 
+FLOOD = """
+import socket, sys, threading
+from contextlib import suppress
+
+address = ("127.0.0.1", int(sys.argv[1]))
+
+def flood(first):
+    while True:
+        with suppress(OSError), socket.create_connection(address, timeout=5) as sock:
+            sock.sendall(first)
+
+hello = f"{sys.argv[2]} 1 {'a' * 32}\\n".encode()
+firsts = [b"", b"GET / HTTP/1.1\\r\\n\\r\\n", hello, hello + b"0" * 64 + b"\\n", b"\\xff" * 9000]
+threads = [threading.Thread(target=flood, args=(first,)) for first in firsts]
+for thread in threads:
+    thread.start()
+print("here", flush=True)
+"""
+"""In a process of its own, as strangers are: threads of this one would hold up its listener."""
+
+
 def test_a_flood_keeps_nobody_out(echo: Echo) -> None:
-    enough = threading.Event()
-
-    def flood(first: bytes) -> None:
-        while not enough.is_set():
-            with suppress(OSError), stranger(echo.address) as sock:
-                sock.sendall(first)
-
-    hello = f"{peers.PROTOCOL} 1 {'a' * 32}\n".encode()
-    firsts = [b"", b"GET / HTTP/1.1\r\n\r\n", hello, hello + b"0" * 64 + b"\n", b"\xff" * 9000]
-    threads = [threading.Thread(target=flood, args=(first,)) for first in firsts]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(20):
-            assert echo.ask({"n": number}) == {"n": number}
-    finally:
-        enough.set()
-        for thread in threads:
-            thread.join()
+    words = [sys.executable, "-c", FLOOD, str(echo.listener.port), peers.PROTOCOL]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as flood:
+        try:
+            assert flood.stdout is not None
+            assert flood.stdout.readline() == b"here\n"
+            until(lambda: echo.listener.refused)
+            for number in range(20):
+                assert echo.ask({"n": number}) == {"n": number}
+            assert flood.poll() is None
+        finally:
+            flood.kill()
 
 
 def test_a_stranger_that_drips_is_sent_away(echo: Echo) -> None:

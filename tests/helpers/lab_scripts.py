@@ -42,28 +42,34 @@ others = [server.accept()[0] for _ in range(world - 1)]
 They need a moment to say so, in which Python ends on rank 3."""
 
 TRAINS = """
-import argparse, os, pathlib, time
+import argparse, os, pathlib, signal, time
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--checkpoint-dir", type=pathlib.Path)
+parser.add_argument("--checkpoint-every", type=int)
 options, _ = parser.parse_known_args()
 rank, world = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
 saved = options.checkpoint_dir / "step"
 before = int(saved.read_text()) if saved.exists() else 0
+notices = []
+signal.signal(signal.SIGUSR2, lambda *_: notices.append("SIGUSR2"))
 if rank == 0:
     options.checkpoint_dir.mkdir(exist_ok=True)
     print(f"start: no torch, world size {world}, {options.steps} steps", flush=True)
     if before:
-        print(f"resume: step {before}", flush=True)
+        print(f"resume: step {before} from {options.checkpoint_dir}", flush=True)
 for step in range(before + 1, options.steps + 1):
     time.sleep(0.05)
     if rank == 0:
-        saved.with_suffix(".new").write_text(str(step))
-        saved.with_suffix(".new").rename(saved)
-        print(f"step {step} loss 1.0", flush=True)
+        print(f"step {step} loss {5 - step / 100:.4f}", flush=True)
+        if notices or step % options.checkpoint_every == 0:
+            print(*(f"notice: saving after step {step}" for _ in notices[:1]), flush=True)
+            notices.clear()
+            saved.with_suffix(".new").write_text(str(step))
+            saved.with_suffix(".new").rename(saved)
 """
-"""Says what examples/train_ddp.py says of starts and steps, and goes on where it was."""
+"""Says what examples/train_ddp.py says of starts, steps and notices, and goes on where it was."""
 
 IN_TORCH = """
 import os, sys, time
