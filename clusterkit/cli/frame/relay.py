@@ -55,6 +55,7 @@ _WRITES = frozenset({
 """Flags that name what a verb writes: it is brought from there."""
 _READ_BY_VERB = frozenset({"exec", "forward", "rerun", "shell"})
 _LOCAL_JOB = re.compile(r"(local|ssh)-[0-9a-f]{6}")
+_HOME = '"$HOME"'
 _LARGE = 20 << 20
 """Bytes to send of which is said so beforehand."""
 
@@ -66,6 +67,8 @@ class Relay:
     cluster: str
     login: str
     venv: str
+    program: str
+    """Where clusterkit is in that environment, as a word of a shell."""
     run_dir: str
     configuration: str
     """The text of the one for there."""
@@ -73,10 +76,13 @@ class Relay:
     @classmethod
     def of(cls, settings: Settings, spec: ClusterSpec) -> Relay:
         """Return the way to a cluster that has `login`."""
+        from clusterkit.core.shell import quote_path
+
         return cls(
             cluster=spec.name,
             login=spec.login or "",
             venv=spec.venv,
+            program=quote_path(f"{spec.venv}/bin/clusterkit"),
             run_dir=spec.run_dir,
             configuration=files.json_text(_document(settings, spec)),
         )
@@ -91,22 +97,20 @@ class Relay:
         self,
         words: Sequence[str],
         *,
-        folder: str = "~/",
+        folder: str = _HOME,
         variables: Mapping[str, str] | None = None,
     ) -> str:
-        """Return what bash runs there for a command line of clusterkit, in `folder`."""
-        from clusterkit.core.shell import quote_path
-
+        """Return what bash runs there for a command line of clusterkit, in `folder` (a word)."""
         text = self.configuration
         name = f"{self.cluster}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-        venv, more = f"{self.venv}/bin/clusterkit", variables or {}
+        more = variables or {}
         missing = (
             f"error: {self.login}: there is no clusterkit in {self.venv}, nor on PATH\n"
             f"hint: clusterkit nodes prepare --cluster {self.cluster}\n"
         )
         write = f'printf %s {shlex.quote(text)} >"$c.$$" && mv "$c.$$" "$c"'
         lines = (
-            f"ck={quote_path(venv)}",
+            f"ck={self.program}",
             '[ -x "$ck" ] || ck=$(command -v clusterkit) || {',
             f"printf %s {shlex.quote(missing)} >&2; exit 2; }}",
             "umask_before=$(umask); umask 077",
@@ -114,7 +118,7 @@ class Relay:
             f'c="$c"/{shlex.quote(name)}',
             f'[ -f "$c" ] || {{ {write}; }} || exit 2',
             'umask "$umask_before"',
-            f"cd {quote_path(folder)} || exit 2",
+            f"cd {folder} || exit 2",
             'export CLUSTERKIT_CONFIG_FILE="$c"',
             *(f"export {name}={shlex.quote(value)}" for name, value in more.items()),
             f"export {MARK}={shlex.quote(f'{__version__} {self.cluster}')}",
@@ -380,11 +384,20 @@ def _run(
     extra: tuple[str, ...] = ()
     if verb == "forward":
         extra = _forwarding(given)
-    script = relay.script(words, folder=folder, variables=variables)
+    script = relay.script(words, folder=_word(folder), variables=variables)
     argv = node.argv(script, terminal=terminal, extra=extra)
     code = _attached(argv, reads=terminal or verb == "exec", raw=raw)
     node.require(code)
     return code
+
+
+def _word(folder: str) -> str:
+    """Return a folder there as a word of a shell; for most verbs nothing is loaded for that."""
+    if folder == "~/":
+        return _HOME
+    from clusterkit.core.shell import quote_path
+
+    return quote_path(folder)
 
 
 def _forwarding(given: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from clusterkit.cli.frame.relay import Relay, Screen
 from clusterkit.config.load import load_settings
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.records import record_of
+from clusterkit.core.shell import quote_path
 from clusterkit.core.text import harmless
 from clusterkit.transport.login import LoginNode
 
@@ -140,7 +141,8 @@ def there(way: Relay, words: list[str], **more: Any) -> Any:
 def way(here: Path) -> Relay:
     settings = load_settings()
     found = Relay.of(settings, settings.cluster("hpc"))
-    return Relay(**{**dict(_fields(found)), "venv": str(here / "a venv")})
+    own = {"venv": str(here / "a venv"), "program": quote_path(f"{here}/a venv/bin/clusterkit")}
+    return Relay(**{**dict(_fields(found)), **own})
 
 
 def _fields(way: Relay) -> list[tuple[str, Any]]:
@@ -165,7 +167,10 @@ ODD = [
 def test_words_arrive_as_they_were_typed(way: Relay, here: Path) -> None:
     (here / "o'ne dir").mkdir()
     got, folder, variables = there(
-        way, ["submit", *ODD], folder="~/o'ne dir", variables={"CLUSTERKIT_NAME": "a\n'b"}
+        way,
+        ["submit", *ODD],
+        folder=quote_path("~/o'ne dir"),
+        variables={"CLUSTERKIT_NAME": "a\n'b"},
     )
     assert got == ["submit", *ODD]
     assert folder == str(here / "o'ne dir")
