@@ -38,7 +38,7 @@ MinJobAge=2
 """
 
 SLURMDBD_CONF = """\
-AuthType=auth/munge
+AuthType=auth/{auth}
 DbdHost={head}
 SlurmUser=root
 LogFile={folder}/slurmdbd.log
@@ -66,14 +66,14 @@ innodb-lock-wait-timeout=900
 """
 
 
-def write_accounting(layout: Layout) -> None:
+def write_accounting(layout: Layout, *, auth: str) -> None:
     """Write the configuration of slurmdbd and of the database."""
     folder = layout.host_dir(HEAD)
     folder.mkdir(parents=True, exist_ok=True)
     write_changed(folder / "mariadb.cnf", MARIADB_CNF)
     config = layout.slurm_conf.with_name("slurmdbd.conf")
     config.touch(mode=0o600)
-    write_changed(config, SLURMDBD_CONF.format(head=HEAD, folder=folder))
+    write_changed(config, SLURMDBD_CONF.format(head=HEAD, folder=folder, auth=auth))
 
 
 def daemons(layout: Layout) -> dict[str, list[str]]:

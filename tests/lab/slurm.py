@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,10 @@ ClusterName=lab
 SlurmctldHost={head}({head_address})
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/munge
+AuthType=auth/{auth}
 # A job that starts again waits as long as its old credentials are valid (two minutes by default).
 AuthInfo=cred_expire=5
-CredType=cred/munge
+CredType={credentials}
 StateSaveLocation={root}/hosts/{head}/state
 SlurmctldPidFile={root}/hosts/{head}/slurmctld.pid
 SlurmctldLogFile={root}/hosts/{head}/slurmctld.log
@@ -50,6 +51,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu
+{topology}\
 SlurmdParameters=config_overrides
 {accounting}\
 JobAcctGatherType=jobacct_gather/none
@@ -128,11 +130,22 @@ def _write_cloud(layout: Layout) -> str:
     )
 
 
+def newer() -> bool:
+    """Tell whether this is the newer of the two Slurm that the tests run on, 24.11.
+
+    That one authenticates by its own plug-in (``auth/slurm``, 23.11), and knows of blocks of nodes
+    (``topology/block``, 23.11); 22.05 has munge and no topology.
+    """
+    said = subprocess.run(["slurmctld", "-V"], check=True, capture_output=True, text=True)
+    return tuple(map(int, said.stdout.split()[-1].split(".")[:2])) >= (24, 11)
+
+
 def write_slurm(layout: Layout) -> None:
     """Write the configuration, the munge key and the pretend GPUs; keep what is there."""
     folder = layout.slurm_conf.parent
     folder.mkdir(parents=True, exist_ok=True)
-    nodes = f"n[1-{layout.nodes}]"
+    nodes, is_newer = f"n[1-{layout.nodes}]", newer()
+    auth = "slurm" if is_newer else "munge"
     static = f"[1-{layout.nodes - layout.cloud}]"
     text = SLURM_CONF.format(
         root=layout.root,
@@ -141,11 +154,17 @@ def write_slurm(layout: Layout) -> None:
         nodes=f"n{static}",
         node_addresses=f"10.77.0.{static}",
         gpus=GPUS_PER_NODE,
+        auth=auth,
+        credentials="auth/slurm" if is_newer else "cred/munge",
+        topology="TopologyPlugin=topology/block\n" if is_newer else "",
         accounting=accounting.WITH if layout.accounting else accounting.WITHOUT,
     )
     write_changed(layout.slurm_conf, text + _write_cloud(layout))
+    if is_newer:
+        block = f"BlockName=b1 Nodes={nodes}\nBlockSizes=1\n"
+        write_changed(folder / "topology.conf", block)
     if layout.accounting:
-        accounting.write_accounting(layout)
+        accounting.write_accounting(layout, auth=auth)
     gpu_files = folder / f"gpu[0-{GPUS_PER_NODE - 1}]"
     write_changed(folder / "gres.conf", f"NodeName={nodes} Name=gpu File={gpu_files}\n")
     nowhere = folder / "no-cgroups"
@@ -157,10 +176,11 @@ def write_slurm(layout: Layout) -> None:
         device = folder / f"gpu{index}"
         if not device.exists():
             os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    key = folder / "munge.key"
-    if not key.exists():
-        key.touch(mode=0o400)
-        key.write_bytes(os.urandom(128))
+    for name in ("munge.key", "slurm.key"):  # the second, of auth/slurm, is found beside slurm.conf
+        key = folder / name
+        if not key.exists():
+            key.touch(mode=0o600)
+            key.write_bytes(os.urandom(128))
     (layout.host_dir(HEAD) / "state").mkdir(parents=True, exist_ok=True)
     for name in layout.node_names:
         (layout.host_dir(name) / "spool").mkdir(parents=True, exist_ok=True)

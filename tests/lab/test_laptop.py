@@ -65,7 +65,7 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
 
     # What was changed since runs in a folder of its own.
     (laptop.folder / "train me.py").unlink()
-    (laptop.folder / "next.py").write_text("import os; print(os.listdir())")
+    (laptop.folder / "next.py").write_text("import os; print(sorted(os.listdir()))")
     following = laptop.clusterkit("submit", "--follow", "--framework", "env", "next.py")
     assert following.stdout == "['clusterkit.yaml', 'next.py']\n", following.stderr
 

@@ -45,6 +45,7 @@ from tests.helpers.lab_faults import (
     wait_for_state,
 )
 from tests.lab import Lab
+from tests.lab.slurm import newer
 from tests.unit.preflight.test_probe_rdma import device, port_files
 
 pytestmark = pytest.mark.lab
@@ -133,6 +134,9 @@ def test_a_healthy_cluster_has_nothing_to_say(desk: Desk, via: str) -> None:
     assert list(document["findings"][0]) == [
         *("id", "check", "verdict", "nodes", "summary", "evidence", "hint", "command")
     ]
+    if via == "srun" and newer():
+        (placed,) = (one for one in document["findings"] if one["id"] == "TOPO007")
+        assert (placed["summary"], placed["nodes"]) == ("block b1", NODES)
     assert 0 < document["seconds"] < 30
     assert sum(document["counts"].values()) == len(document["findings"])
     passed = {f["id"] for f in document["findings"] if f["verdict"] == "pass"}
