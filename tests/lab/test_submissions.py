@@ -171,3 +171,14 @@ def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_wa
     assert too_long["problems"][0]["message"].startswith("90 nodes asked for, but partition")
     listed = desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab")
     assert json.loads(listed.stdout)["jobs"] == []
+
+
+def test_a_snapshot_is_what_a_job_on_slurm_runs_and_no_later_edit(desk: Desk) -> None:
+    desk.write("lib.py", "WORD = 'then'\n")
+    script = desk.write("train.py", "import os, lib\nprint(lib.WORD, os.getcwd())\n")
+    words = ("--framework", "env", "--nodes", "2", "--preflight", "off", "--snapshot")
+    job = desk.submit(*words, "--set", "sbatch.begin=now+3", script)
+    desk.write("lib.py", "WORD = 'now'\n")
+    assert desk.clusterkit("wait", job["job_id"]).returncode == 0
+    printed = desk.clusterkit("logs", job["job_id"]).stdout.splitlines()
+    assert {line.partition("] ")[2] for line in printed} == {f"then {job['run_dir']}/code"}

@@ -25,6 +25,7 @@ from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
 CODE = "code"
 """The folder of the snapshot in a run folder."""
 _SHOWN = 3
+_MB = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +99,8 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
 def in_words(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is copied, and which links lead out of it."""
     manifest = snapshot.manifest
-    yield (
-        f"snapshot of {manifest.folder}: {len(manifest.entries)} files, "
-        f"{size_in_words(manifest.size)}"
-    )
+    size = f"{manifest.size / 1e3:.0f} kB" if manifest.size < _MB else size_in_words(manifest.size)
+    yield f"snapshot of {manifest.folder}: {len(manifest.entries)} files, {size}"
     out = [
         f"{entry.path} -> {entry.link}"
         for entry in manifest.entries

@@ -79,6 +79,9 @@ def read_manifest(
 ) -> Manifest:
     """Return what of `folder` is to be sent, in the order of its names.
 
+    The one answer to what a working tree is: for `--sync`, for what goes to a login node, and for
+    `--snapshot` (`jobs/submit/snapshot.py`).
+
     Left out are what a .gitignore names (of the folder, of those in it, and of those above it up
     to the root of the repository), `.git`, the paths `leave_out`, empty folders, and what is
     neither file nor link. A file that vanishes meanwhile is left out as well.
