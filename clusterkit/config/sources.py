@@ -76,6 +76,30 @@ def user_file(environ: Mapping[str, str]) -> Path | None:
     return None if base is None else base / "clusterkit" / "config.yaml"
 
 
+def configured(cwd: Path, environ: Mapping[str, str]) -> dict[str, bytes]:
+    """Return what the files of the configuration hold, by their paths, the strongest first.
+
+    Raises:
+        UserError: the file that is named is not there.
+        OSError: one cannot be read.
+    """
+    project = named_file(cwd, environ) or nearest_file(cwd)
+    paths = (project, user_file(environ))
+    return {str(path): path.read_bytes() for path in paths if path and path.is_file()}
+
+
+def may_have(key: str, cwd: Path, environ: Mapping[str, str]) -> bool:
+    """Tell, without reading them as YAML, whether any source can hold a key of a cluster.
+
+    False where they cannot be read: whoever loads the settings says what is wrong.
+    """
+    try:
+        texts = configured(cwd, environ).values()
+    except (OSError, UserError):
+        return False
+    return bool(environ.get(variable(key))) or any(key.encode() in one for one in texts)
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Return the folder of what can be made anew; None where there is no home folder."""
     base = _base(environ, "XDG_CACHE_HOME", ".cache")

@@ -14,7 +14,8 @@ from clusterkit.config.document import Document, in_order, parse_document, read_
 from clusterkit.config.validate import validate
 from clusterkit.core import shell
 from clusterkit.core.errors import Position, Problem, UserError
-from clusterkit.launch.options import Row, job_options
+from clusterkit.launch.option_rows import Row
+from clusterkit.launch.options import job_options
 
 
 def _key(row: Row) -> Any:

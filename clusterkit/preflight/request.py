@@ -10,7 +10,7 @@ from typing import Annotated
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
 from clusterkit.launch.frameworks import framework_names
-from clusterkit.launch.options import Option, Place
+from clusterkit.launch.option_rows import Option, Place
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

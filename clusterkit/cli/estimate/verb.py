@@ -19,7 +19,7 @@ from clusterkit.core import files
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.launch.options import rows_of
+from clusterkit.launch.option_rows import rows_of
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.launch import Launch

@@ -12,11 +12,11 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import Verb, option, with_flags
-from clusterkit.launch.options import Row, job_options
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
     from clusterkit.jobs.submit.request import JobRequest
+    from clusterkit.launch.option_rows import Row
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 """Everything after SCRIPT belongs to the script."""
@@ -28,15 +28,20 @@ _OF_VERBS = frozenset({"--dry-run", "--follow", "--wait", "--stdout", "--diff", 
 """Flags of `submit` and `render` that are no keys of a job."""
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "snapshot", "force", "after"})
 """Flags of verbs that start something; `render` only describes a job."""
-DESCRIBING = tuple(name for name in job_options() if name not in _SUBMITTING)
 
 
-def takes_job_options(*names: str) -> Callable[[Verb], Verb]:
+def takes_job_options(*names: str, starts: bool = True) -> Callable[[Verb], Verb]:
     """Give `verb(options, **own)` the flags called `names`, all of them where none is named.
 
-    `options` holds what was given: the keys of a job file, without those that nobody gave.
+    Without `starts`, those are left out that say how a job is started. `options` holds what was
+    given: the keys of a job file, without those that nobody gave.
     """
-    return takes_rows([job_options()[name] for name in names or job_options()])
+    from clusterkit.launch.options import job_options
+
+    left_out = () if starts else _SUBMITTING
+    return takes_rows(
+        [job_options()[name] for name in names or job_options() if name not in left_out]
+    )
 
 
 def takes_rows(rows: Iterable[Row]) -> Callable[[Verb], Verb]:
@@ -92,6 +97,8 @@ def warn_of_script(plan: LaunchPlan) -> None:
 
 def flag_behind(plan: LaunchPlan) -> str | None:
     """Return the first argument of the script that looks like ours, and that it does not name."""
+    from clusterkit.launch.options import job_options
+
     ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
     arguments = (argument.partition("=")[0] for argument in plan.args)
     behind = [argument for argument in arguments if argument in ours | _OF_VERBS]

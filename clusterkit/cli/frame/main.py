@@ -22,6 +22,7 @@ from typer.exceptions import TyperException
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import option
+from clusterkit.config import sources
 from clusterkit.core import files
 from clusterkit.core.commands import require_utf8
 from clusterkit.core.data import read_table
@@ -55,6 +56,7 @@ _OF_A_FILE = frozenset(
 """What a system says of a file or program that somebody named, whichever verb met it first."""
 _LONGEST_NAME = 120
 _HELP = frozenset({"--help", "-h"})
+_ASKS_NOBODY = _HELP | {"--replay", "--self"}
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 """What `kill`, a scheduler, and the loss of an ssh session send."""
 _TIDYING_S = 10.0
@@ -252,8 +254,11 @@ def _relayed(arguments: Sequence[str]) -> int | None:
     """Run a verb on a login node and return its exit code; None where it is to run here."""
     mark = os.environ.pop(MARK, None)
     kind = _RELAYED.get(verb_of(arguments) or "")
-    if mark is None and not kind:
+    if mark is None and (not kind or _ASKS_NOBODY & set(arguments)):
         return None
+    named = any(word.startswith("--config-file") for word in arguments)
+    if mark is None and not named and not sources.may_have("login", Path.cwd(), os.environ):
+        return None  # as for most commands, which load nothing for this
     from clusterkit.cli.frame import relay
 
     if mark is not None:

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _CONFIG_FILE = "--config-file"
 _FLAGS = ("CONTAINER", "ENV", "EXCLUDE", "FRAMEWORK", "NAME", "NODES", "PREFLIGHT", "REQUEUE")
 """Variables of flags (`config/variables.tsv`), which count there as they do here."""
-_HERE = frozenset({"--help", "-h", "--replay", "--self"})
-"""With these a verb asks nobody."""
 _WRITES = frozenset({
     "--html", "--plot", "--save", "--write-hostfile", "--write-excluded", "--prometheus",
     "--spool", "--output", "-o",
@@ -146,9 +144,9 @@ def relayed(arguments: Sequence[str], kind: str) -> int | None:
         RemoteError: the login node cannot be reached, or the connection broke.
     """
     before, words = _parted(arguments)
-    if _HERE & set(arguments) or (kind not in {"yes", "code"} and words[1:2] != [kind]):
+    if kind not in {"yes", "code"} and words[1:2] != [kind]:
         return None
-    if not _may_have_login():
+    if not sources.may_have("login", Path.cwd(), os.environ):
         return None
     given = _at_a_glance(words) if kind == "yes" else None
     found = None if given is None else _remembered(dict(given).get("--cluster"))
@@ -197,7 +195,8 @@ def relay_for(job: str) -> Relay | None:
     Raises:
         UserError: the configuration has errors.
     """
-    return _relay_of("fetch", [("", job)]) if _may_have_login() else None
+    has_login = sources.may_have("login", Path.cwd(), os.environ)
+    return _relay_of("fetch", [("", job)]) if has_login else None
 
 
 def _parted(arguments: Sequence[str]) -> tuple[Sequence[str], list[str]]:
@@ -210,28 +209,12 @@ def _parted(arguments: Sequence[str]) -> tuple[Sequence[str], list[str]]:
     return before, [*arguments[at:]]
 
 
-def _may_have_login() -> bool:
-    """Tell whether any cluster can have `login`: most commands load no settings for this."""
-    try:
-        texts = _configured().values()
-    except (OSError, UserError):
-        return False  # the verb will say what is wrong
-    return bool(os.environ.get(sources.variable("login"))) or any(b"login" in one for one in texts)
-
-
-def _configured() -> dict[str, bytes]:
-    """Return what the files of the configuration hold, the strongest first."""
-    cwd = Path.cwd()
-    project = sources.named_file(cwd, os.environ) or sources.nearest_file(cwd)
-    paths = (project, sources.user_file(os.environ))
-    return {str(path): path.read_bytes() for path in paths if path and path.is_file()}
-
-
 def _memo(cluster: str | None) -> Path | None:
     """Return where a `Relay` stands that was made from the same; None without a home."""
     home = sources.cache_folder(os.environ)
+    configured = sources.configured(Path.cwd(), os.environ)
     variables = sorted(item for item in os.environ.items() if item[0].startswith(sources.PREFIX))
-    made_of = repr((__version__, cluster, [*_configured().items()], variables))
+    made_of = repr((__version__, cluster, [*configured.items()], variables))
     key = hashlib.sha256(made_of.encode(errors="surrogateescape")).hexdigest()[:32]
     return None if home is None else home / "relay" / f"{key}.json"
 

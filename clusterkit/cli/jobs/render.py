@@ -14,7 +14,6 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
-    DESCRIBING,
     request_of,
     takes_job_options,
     warn_of_script,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT_SETTINGS", "render"]
 
 
-@takes_job_options(*DESCRIBING)
+@takes_job_options(starts=False)
 @explained
 def render(
     options: Mapping[str, Any],

@@ -16,7 +16,7 @@ from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.version import __version__
-from clusterkit.launch.options import rows_of
+from clusterkit.launch.option_rows import rows_of
 from clusterkit.preflight.request import PreflightOptions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterkit.launch.options import Option
+from clusterkit.launch.option_rows import Option
 
 _MODEL, _MACHINES, _TRAINING, _SHOW = "Model", "Machines", "Training", "What to show"
 
