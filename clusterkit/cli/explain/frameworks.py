@@ -16,7 +16,8 @@ _LEGEND = (
     "PACKAGE: what pip installs on the nodes (-: what the script itself needs).",
     "NODES: a number, or also MIN:MAX, of which some may be lost.",
     "SLOTS: the same on all nodes (equal), or not (any).",
-    "More of each: clusterkit explain NAME.",
+    "More of each: clusterkit explain NAME. Which one when:",
+    "docs/explanation/which-framework.md.",
 )
 
 

@@ -45,9 +45,13 @@ def preset_names() -> tuple[str, ...]:
 def model_named(text: str) -> ModelShape:
     """Return the shape of a model by its name: `llama-3.1-8b`, `meta-llama/Llama-3.1-8B-Instruct`.
 
+    A size alone, `7b`, names a Llama of that size, as `--params` does.
+
     Raises:
         UserError: no model of that name is known.
     """
+    if amount(text) is not None:
+        return model_of_params(text)
     presets = _presets()
     by_key = {_key(name): name for name in presets}
     name = by_key.get(_key(text)) or by_key.get(_key(_without_version(text)))

@@ -203,6 +203,7 @@ def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> No
 )
 def test_a_size_becomes_a_llama_of_just_this_size(asked: str, params: int) -> None:
     shape = model_of_params(asked)
+    assert shape == model_named(asked)
     assert shape.params == shape.exact_params == params
     assert f"{shape.layers} blocks of width {shape.hidden}" in shape.assumed[0]
 
