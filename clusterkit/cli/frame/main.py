@@ -56,7 +56,8 @@ _OF_A_FILE = frozenset(
 """What a system says of a file or program that somebody named, whichever verb met it first."""
 _LONGEST_NAME = 120
 _HELP = frozenset({"--help", "-h"})
-_ASKS_NOBODY = _HELP | {"--replay", "--self"}
+ASKS_NOBODY = _HELP | {"--replay", "--self"}
+"""With these a verb asks nobody."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 """What `kill`, a scheduler, and the loss of an ssh session send."""
 _TIDYING_S = 10.0
@@ -254,8 +255,9 @@ def _relayed(arguments: Sequence[str]) -> int | None:
     """Run a verb on a login node and return its exit code; None where it is to run here."""
     mark = os.environ.pop(MARK, None)
     kind = _RELAYED.get(verb_of(arguments) or "")
-    if mark is None and (not kind or _ASKS_NOBODY & set(arguments)):
-        return None
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if mark is None and (not kind or (kind != "code" and ASKS_NOBODY & set(before))):
+        return None  # of a job, which may take the same words, `relay` tells them apart
     named = any(word.startswith("--config-file") for word in arguments)
     if mark is None and not named and not sources.may_have("login", Path.cwd(), os.environ):
         return None  # as for most commands, which load nothing for this

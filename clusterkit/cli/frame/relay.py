@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.main import MARK, verb_of
+from clusterkit.cli.frame.main import ASKS_NOBODY, MARK, verb_of
 from clusterkit.cli.frame.usage import own_words
 from clusterkit.config import sources
 from clusterkit.core import files
@@ -152,6 +152,8 @@ def relayed(arguments: Sequence[str], kind: str) -> int | None:
     found = None if given is None else _remembered(dict(given).get("--cluster"))
     if found is None:
         given = [*own_words(words[1:], _command_of(words[0]))]
+        if ASKS_NOBODY & {flag for flag, _ in given}:
+            return None
         found = _relay_of(words[0], given)
     if found is None or given is None:
         return None

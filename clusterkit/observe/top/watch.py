@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError
@@ -150,7 +151,7 @@ class Watcher:
     def _ask(self, part: Part, nodes: Sequence[str], first: bool, number: int) -> None:
         why = "the question was interrupted"
         try:
-            ask_vitals(part.transport, nodes, once=first, on_reply=self._note)
+            ask_vitals(part.transport, nodes, once=first, on_reply=partial(self._note, number))
         except ClusterkitError as error:
             self._failure, why = error, str(error).partition("\n")[0]
         finally:
@@ -160,8 +161,10 @@ class Watcher:
                         known.fail(why)
                 self._changed.notify_all()
 
-    def _note(self, vitals: NodeVitals) -> None:
+    def _note(self, number: int, vitals: NodeVitals) -> None:
         with self._changed:
+            if self._nodes[vitals.node].question != number:
+                return  # it was asked before the job started again, on other nodes
             self._nodes[vitals.node].take(vitals)
             self._answered = True
             self._changed.notify_all()

@@ -91,7 +91,7 @@ def test_what_is_not_utf_8_is_refused_by_name(tmp_path: Path, locale: str) -> No
 
 def test_a_bug_is_told_whatever_the_arguments(tmp_path: Path) -> None:
     code = (
-        "import sys, clusterkit.cli; m = sys.modules['clusterkit.cli.frame.main'];"
+        "import sys; from clusterkit.cli.frame import main as m;"
         "m._run = lambda: {}[sys.argv[1]]; m.main()"
     )
     argv = [sys.executable, "-c", code, b"\xff"]

@@ -66,8 +66,7 @@ def way_for(*words: str) -> Relay | None:
         patch.setattr(relay, "_bring", lambda *_: None)
         patch.setattr(relay, "_send", lambda *given: ("~/", "", given[2]))
         patch.setattr(LoginNode, "open", lambda _: None)
-        kind = main._RELAYED.get(main.verb_of(words) or "")
-        code = relay.relayed(words, kind) if kind else None
+        code = main._relayed(words)
     assert code == (7 if found else None)
     return found[0] if found else None
 
@@ -78,7 +77,7 @@ def way_for(*words: str) -> Relay | None:
         "status", "status --json", "logs latest -f", "submit train.py --cluster rack", "wait 12",
         "cancel --cluster=hpc 12", "submit --cluster hpc x", "nodes run -- ls --help-me",
         "bench scaling --steps 5 x.py", "--debug top", "preflight --html a.html",
-        "exec 12 -- x -h0",
+        "exec 12 -- x -h0", "exec 12 -- x --help", "submit train.py --help",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("here")
@@ -92,8 +91,8 @@ def test_verbs_about_the_cluster_go_there(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "status --cluster local", "status -c rack", "status --help", "estimate --params 7B",
-        "render x",
+        "status --cluster local", "status -c rack", "status --help", "submit --help x.py",
+        "estimate --params 7B", "render x",
         "logs local-0123ab", "diagnose job.log", "preflight --replay bundle", "nodes prepare", "",
         "--version", "status --cluster=local", "submit --job job.yaml",
     ],

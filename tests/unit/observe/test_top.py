@@ -368,7 +368,8 @@ def test_a_job_that_starts_again_on_other_nodes_is_looked_at_there() -> None:
     seen = list(itertools.islice(watcher.snapshots(0.0, aim), 3))
     assert [[node.name for node in one.nodes] for one in seen] == [["n1", "n2"]] * 2 + [[*nodes]]
     assert not any(node.problem for node in seen[-1].nodes)
-    assert len(first.asked) == 2
+    assert second.asked
+    assert len(first.asked) <= 2  # the thread of the second question may not have begun
 
 
 def test_where_nobody_can_be_asked_it_says_so() -> None:
