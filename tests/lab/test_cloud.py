@@ -47,8 +47,8 @@ SLOW_S, LEFT_S = 90, 30.0
 a step that SIGTERM met before it had begun is killed KillWait (10 s here) later."""
 SRUN = """\
 #!/bin/bash
-# srun that notes what it is asked for; questions of clusterkit take a while if SLOW_S is set.
-echo "$@" >>{folder}/log
+# srun that notes what it is asked for outside of jobs; questions of clusterkit take SLOW_S more.
+[ -n "$SLURM_JOB_ID" ] || echo "$@" >>{folder}/log
 case "$*" in
 *--job-name=clusterkit-*" sh")
     [ -z "$SLOW_S" ] || set -- "${{@:1:$#-1}}" sh -c "sleep $SLOW_S; sh"
