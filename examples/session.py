@@ -42,6 +42,20 @@ def device(local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
+def join(backend: str = "nccl") -> torch.device:
+    """Join the other ranks of torch.distributed, and return this process's device.
+
+    `backend` is that of GPUs; on CPUs it is gloo. FSDP works on the current device.
+    """
+    where = device(int(os.environ["LOCAL_RANK"]))
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+        dist.init_process_group(backend, device_id=where)
+    else:
+        dist.init_process_group("gloo")
+    return where
+
+
 def mean(loss: Tensor) -> float:
     """Average over the ranks of torch.distributed (gloo can sum only)."""
     total = loss.clone()

@@ -7,7 +7,6 @@ By hand, on one machine: `torchrun --standalone --nproc-per-node 2 examples/trai
 """
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,7 @@ def main() -> None:
     measure.add_argument(parser)
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write a trace per rank")
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     train(args, device)
     session.leave()
 

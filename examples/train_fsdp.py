@@ -8,7 +8,6 @@ processes may resume from it: a distributed checkpoint is cut anew when it is re
 """
 
 import argparse
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,7 @@ def main() -> None:
     parser = session.parser(__doc__)
     measure.add_argument(parser)
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # FSDP works on the current device
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     train(args, device)
     session.leave()
 

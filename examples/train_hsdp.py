@@ -11,7 +11,6 @@ memory of the host, where FSDP keeps them on CPUs anyway. Checkpoints are those 
 """
 
 import argparse
-import os
 from functools import partial
 from typing import Any
 
@@ -39,13 +38,8 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16, keep float32")
     parser.add_argument("--offload", action="store_true", help="keep slices on the host")
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # FSDP works on the current device
-        # slices that are on the host are saved from there
-        dist.init_process_group("cpu:gloo,cuda:nccl" if args.offload else "nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    # slices that are on the host are saved from there
+    device = session.join("cpu:gloo,cuda:nccl" if args.offload else "nccl")
     if dist.get_world_size() % args.replicate:
         parser.error(
             f"--replicate {args.replicate} does not divide {dist.get_world_size()} processes"

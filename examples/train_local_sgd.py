@@ -10,7 +10,6 @@ checkpoint holds averaged weights, and the moments of rank 0.
 """
 
 import argparse
-import os
 from contextlib import nullcontext
 
 import charlm
@@ -33,11 +32,7 @@ def main() -> None:
         parser.error(f"--accumulate {args.accumulate} does not divide a batch of {args.batch_size}")
     if args.average_every < 1:
         parser.error(f"--average-every {args.average_every} is less than 1")
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     train(args, device)
     session.leave()
 

@@ -11,7 +11,6 @@ divide the experts may resume from them.
 """
 
 import argparse
-import os
 
 import charlm
 import session
@@ -28,12 +27,7 @@ def main() -> None:
     parser.add_argument("--experts", type=int, default=4, help="of each layer, on all ranks")
     parser.add_argument("--balance", type=float, default=0.01, help="weight of the balance loss")
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     if args.experts % dist.get_world_size():
         parser.error(f"{dist.get_world_size()} processes cannot share {args.experts} experts")
     train(args, device)

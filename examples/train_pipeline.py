@@ -36,12 +36,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=size, help=parts)
     parser.add_argument("--micro-batches", type=int, default=4, help="parts of a batch")
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # FSDP works on the current device
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     if dist.get_world_size() % (args.pp * args.tp):
         parser.error(f"--pp x --tp does not divide {dist.get_world_size()} processes")
     if (

@@ -34,12 +34,7 @@ def main() -> None:
     size = int(os.environ.get("TP_SIZE", "1"))  # as `clusterkit layout --export env` has it
     parser.add_argument("--tp", type=int, default=size, help="ranks that divide each layer")
     args = parser.parse_args()
-    device = session.device(int(os.environ["LOCAL_RANK"]))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # FSDP works on the current device
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = session.join()
     if dist.get_world_size() % args.tp:
         parser.error(f"--tp {args.tp} does not divide {dist.get_world_size()} processes")
     train(args, device)
