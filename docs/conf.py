@@ -31,6 +31,7 @@ html_theme = "furo"
 html_title = f"clusterkit {version}"
 html_static_path = ["static"]
 html_css_files = ["clusterkit.css"]
+html_js_files = ["copy.js"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False

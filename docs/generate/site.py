@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from clusterkit.core.data import read_table
 from docs.generate import (
     api,
     checks,
@@ -68,19 +69,39 @@ def made(root: Path) -> Iterator[Page]:
 
 
 def write_site(root: Path, folder: Path) -> None:
-    """Write the sources of the site into `folder`, in place of what is there."""
+    """Write the sources of the site into `folder`, in place of what is there.
+
+    Raises:
+        ValueError: `searched.tsv` names a page that is not there.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     pages = tuple(made(root))
     homes = {**written(root), "README.md": "index.md"}
     homes |= {f"docs/{page.path}": page.path for page in pages}
+    words = {row["page"]: row["words"] for row in read_table(__file__, "searched.tsv")}
     for page in pages:
-        _write(folder / page.path, page.text)
+        _write(folder / page.path, indexed(page.text, words.pop(page.path, "")))
     for origin, path in written(root).items():
         text = (root / origin).read_text(encoding="utf-8")
+        text = indexed(text, words.pop(path, ""))
         _write(folder / path, relocated(text, origin=origin, page=path, homes=homes))
         for target in targets(text, origin=origin):
             if target not in homes:
                 _copy(root / target, folder / FILES / target)
+    if words:
+        raise ValueError(f"searched.tsv names pages that are not there: {', '.join(words)}")
+
+
+def indexed(text: str, words: str) -> str:
+    """Return a page that the search of the site finds first by each of `words`, between commas.
+
+    Sphinx's search ranks main entries of the index (`!`) before titles and words of a page.
+    """
+    if not words:
+        return text
+    title, _, rest = text.partition("\n")
+    entries = ", ".join(f"! {word.strip()}" for word in words.split(","))
+    return f"{title}\n\n```{{index}} {entries}\n```\n{rest}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Draw what a command leaves on a terminal of its own; and, by `rooms`, the order of the code."""
+"""Draw what a command leaves on a terminal of its own, the order of the code, and what happens."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from docs.pictures.flows import draw_flow, flows
 from docs.pictures.rooms import draw_rooms
 
 FOLDER = Path(__file__).resolve().parent
@@ -33,8 +34,9 @@ PICTURES: Mapping[str, Sequence[str]] = {
     "lint-env": ("lint-env", "train.sbatch"),
     "estimate": ("estimate", *_MODEL, "--gpu", "h100", "--gpus", "64", "--scale"),
     "rooms": (),
+    **dict.fromkeys(flows(), ()),
 }
-"""The arguments of `clusterkit`, by the name of the picture; they run in `data/`."""
+"""Arguments of `clusterkit`, by the name of the picture; run in `data/`. Drawings have none."""
 
 _NORMAL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"
 _BRIGHT = "6e7681 ffa198 56d364 e3b341 79c0ff d2a8ff 56d4dd f0f6fc"
@@ -80,7 +82,7 @@ def draw(name: str) -> str:
     """Return the picture of this name as SVG."""
     words = PICTURES[name]
     if not words:
-        return draw_rooms(ROOT)
+        return draw_rooms(ROOT) if name == "rooms" else draw_flow(name)
     console = Console(width=WIDTH, record=True, file=io.StringIO(), color_system="truecolor")
     typed = " ".join(("clusterkit", *words))
     console.print(Text.assemble(("$ ", "green"), (typed, "bold")))

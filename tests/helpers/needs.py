@@ -16,6 +16,7 @@ TOOLS = {
     "fish": "apt-get install fish",
     "git": "apt-get install git",
     "ninja": "make .venv/test.done",
+    "node": "apt-get install nodejs",
     "ps": "apt-get install procps",
     "py-spy": "make .venv/dev.done",
     "scontrol": "apt-get install slurm-client",

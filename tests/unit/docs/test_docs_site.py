@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -15,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from clusterkit.cli.explain.reference import cluster_keys, job_keys
+from clusterkit.core.data import read_table
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.env_lint.lint import RULES
 from docs.generate import how_to
+from docs.generate import site as generated
 from docs.generate.documents import outline
 from docs.generate.links import relocated, targets
 from docs.generate.page import blocks, code, prose, table
@@ -98,6 +101,56 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 def test_no_page_tells_where_it_was_built(site: Path) -> None:
     pages = [path for path in site.rglob("*.html") if str(ROOT) in path.read_text("utf-8")]
     assert [str(page.relative_to(site)) for page in pages] == []
+
+
+_SEARCH = """\
+const fs = require("fs"), vm = require("vm");
+const page = {addEventListener() {}, getElementById() {}, readyState: "loading"};
+const context = vm.createContext({document: page, SPHINX_HIGHLIGHT_ENABLED: false});
+context.window = context;
+for (const file of ["doctools", "language_data", "searchtools"])
+  vm.runInContext(fs.readFileSync(`_static/${file}.js`, "utf8"), context);
+vm.runInContext(fs.readFileSync("searchindex.js", "utf8"), context);
+context.typed = process.argv.slice(1);
+const pages = "Search._performSearch(...Search._parseQuery(words)).reverse().map(hit => hit[0])";
+const found = `typed.map(words => ${pages})`;
+console.log(JSON.stringify(vm.runInContext(found, context)));
+"""
+"""What the search page does, by its own script: prints the pages found by each argument, the best
+first."""
+
+
+def test_the_search_finds_first_what_readers_look_for(site: Path) -> None:
+    require("node")
+    rows = read_table(generated.__file__, "searched.tsv")
+    homes: dict[str, set[str]] = {}
+    for row in rows:
+        for words in row["words"].split(", "):
+            homes.setdefault(words, set()).add(row["page"].removesuffix(".md"))
+    assert {"out of memory", "multi node", "quickstart", "pip install"} <= homes.keys()
+    done = subprocess.run(
+        ("node", "-e", _SEARCH, *homes), cwd=site, check=True, capture_output=True, text=True
+    )
+    found = dict(zip(homes, json.loads(done.stdout), strict=True))
+    late = {words: found[words][:3] for words in homes if not homes[words] & {*found[words][:3]}}
+    assert late == {}
+
+
+@pytest.mark.parametrize(
+    ("block", "copied"),
+    [
+        ("pip install .\nclusterkit init\n", "pip install .\nclusterkit init"),
+        ("$ clusterkit init --yes\nfound it\n$ ls\n", "clusterkit init --yes\nls"),
+        ("$ clusterkit \\\n    status\nJOB\n", "clusterkit \\\n    status"),
+    ],
+)
+def test_the_copy_button_takes_what_is_typed(block: str, copied: str) -> None:
+    require("node")
+    say = "console.log(JSON.stringify(require('./docs/static/copy.js')(process.argv[1])))"
+    done = subprocess.run(
+        ("node", "-e", say, block), cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert json.loads(done.stdout) == copied
 
 
 def _text(page: Path) -> str:
