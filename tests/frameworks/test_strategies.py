@@ -47,7 +47,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint(
         "--steps", str(STEPS), "--log-every", "1",
     )["job_id"]  # fmt: skip
 
-    await_true(lambda: "step 10 loss" in desk.clusterkit("logs", job).stdout, 180)
+    await_true(lambda: "step 11 loss" in desk.clusterkit("logs", job).stdout, 180)
     ranks = desk.lab.processes("n2", rf"python\S* .*{re.escape(script)} ")
     os.kill(ranks[-1].pid, signal.SIGKILL)
     desk.clusterkit("wait", job)
