@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusterkit.observe.bench.allreduce.result import MEASURED
 from tests.helpers.desk import Desk
 from tests.helpers.lab_jobs import await_true
 from tests.lab import Lab
@@ -73,6 +74,13 @@ def test_a_limited_link_is_measured_at_its_rate(
             if abs(found / mbit - 1) <= 0.1:
                 return
     pytest.fail(f"{found:.0f} Mbit/s measured, {mbit} of the link, {mbit * TCP_SHARE:.0f} of TCP")
+
+
+def test_groups_of_a_layout_are_measured_at_once_and_right(desk: Desk) -> None:
+    words = ("--ops", "all", "--tp", "2", "--over", "dp", "--gpus-per-node", "2")
+    found = measured(desk, "rack", 3, "64K:128K", *words)
+    assert found["group"] == {"over": "dp", "ranks": 3, "stride": 2}
+    assert list(found["best"]) == [op.value for op in MEASURED]
 
 
 def test_a_link_carries_what_iperf3_says(lab: Lab, desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""`clusterkit bench collectives`: how fast all-reduces are, and whether their results are right."""
+"""`clusterkit bench collectives`: how fast collectives are, and whether their results are right."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from clusterkit.core.errors import UserError
 
 JOB = (
     *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set"),
+    *("tp", "pp", "cp", "topology"),
     *("image", "container", "mount", "preflight", "exclude_unfit", "force"),
 )
 
@@ -22,6 +23,7 @@ JOB = (
 def allreduce(
     options: Mapping[str, Any],
     ops: str = "all-reduce",
+    over: str | None = None,
     sizes: str | None = None,
     iterations: int = 20,
     seconds: int = 60,
@@ -47,7 +49,11 @@ def allreduce(
     from clusterkit.observe.bench.allreduce.answer import answer
 
     arguments = collectives.arguments_of(
-        ops=ops, sizes=sizes, iterations=iterations, seconds=seconds, backend=backend, by=by
+        *(options, over, ops, sizes),
+        iterations=iterations,
+        seconds=seconds,
+        backend=backend,
+        by=by,
     )
     if interconnect is not None:
         interconnect_named(interconnect)

@@ -18,9 +18,15 @@ from clusterkit.estimate.factors import calibration_file, load_calibration, save
 from clusterkit.estimate.query.answer import LOCAL
 from clusterkit.jobs.document import full_document_of
 from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.submit.rank_layout import SIZES
 from clusterkit.observe.bench.allreduce.answer import Answer, document, empty_document, learned
 from clusterkit.observe.bench.allreduce.document import FILE, read_document, read_result
-from clusterkit.observe.bench.allreduce.result import Result, parse_operations, parse_sizes
+from clusterkit.observe.bench.allreduce.result import (
+    OVER,
+    Result,
+    parse_operations,
+    parse_sizes,
+)
 
 _BACKENDS = ("auto", "nccl", "gloo")
 _BY = ("auto", "torch", "nccl-tests")
@@ -39,7 +45,15 @@ BENCH = jobs.Bench(
 
 
 def arguments_of(
-    *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
+    options: Mapping[str, Any],
+    over: str | None,
+    ops: str,
+    sizes: str | None,
+    *,
+    iterations: int,
+    seconds: int,
+    backend: str,
+    by: str,
 ) -> dict[str, Any]:
     """Return what the program is asked to measure, and for how long; sizes in bytes per backend.
 
@@ -60,6 +74,8 @@ def arguments_of(
             )
     if by == "nccl-tests" and backend == "gloo":
         raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
+    if over is not None:
+        _check_over(over, options, by)
     return {
         "ops": [op.value for op in parse_operations(ops)],
         "sizes": {
@@ -70,7 +86,22 @@ def arguments_of(
         "seconds": seconds,
         "backend": backend,
         "by": by,
+        **({} if over is None else {"over": over}),
     }
+
+
+def _check_over(over: str, options: Mapping[str, Any], by: str) -> None:
+    """Refuse groups that this layout does not have."""
+    if over not in OVER:
+        raise UserError(f"--over {over}: unknown", hint=choices_hint(over, OVER))
+    sizes = {name: options.get(name) for name in SIZES}
+    if over == "dp" and not any(sizes.values()):
+        raise UserError("--over dp: without --tp or --pp, these are all ranks", hint="leave it out")
+    if over != "dp" and str(sizes[over] or 1) == "1":
+        hint = f"--{over} 2 --over {over}"
+        raise UserError(f"--over {over}: the layout has no {over} groups", hint=hint)
+    if by == "nccl-tests":
+        raise UserError("--by nccl-tests measures all ranks of a node", hint="leave --over out")
 
 
 def read(source: str, options: Mapping[str, Any]) -> Result:

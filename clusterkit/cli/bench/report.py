@@ -70,6 +70,9 @@ def _headline(result: Result) -> Iterator[str]:
         ranks += f" on {result.node_count} node" + "s" * (result.node_count > 1)
     names = f": {hostlist.fold_set(result.nodes)}" if result.nodes else ""
     yield from wrapped(console.bold(ranks) + names)
+    if (groups := result.groups) is not None and result.ranks is not None:
+        many = f"{result.ranks // groups.ranks} {groups.over} groups of {groups.ranks} ranks"
+        yield f"{many}, all at the same time"
     what = ", ".join(filter(None, (result.backend, result.device, *result.versions)))
     yield from wrapped(f"{what}; measured by {result.source}")
 

@@ -11,39 +11,66 @@ import torch.distributed as dist
 
 WIDTH = 4
 """Bytes of an element, float32."""
+_WHOLE = frozenset({"all_reduce", "broadcast", "sendrecv"})
+"""Collectives of which each rank has all of the message."""
 _CHUNK = 1 << 22
 """Elements that are checked at once: a message may fill most of the memory."""
 
 
 def rounded(op, size, world):
     """Return a size in bytes that this many ranks can share, at most `size` where that goes."""
-    unit = WIDTH if op == "all_reduce" else WIDTH * world
+    unit = WIDTH if op in _WHOLE else WIDTH * world
     return max(unit, size // unit * unit)
 
 
 class Collective:
-    """The buffers of one collective; `size` is what all ranks hold of the message together."""
+    """The buffers of one collective of a group of ranks, by default of all.
 
-    def __init__(self, op, size, device):
-        self.op, self.device = op, device
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    `size` is what nccl-tests calls so: what all ranks hold of the message together, and in an
+    all-to-all or a send and receive what each sends.
+    """
+
+    def __init__(self, op, size, device, group=None):
+        self.op, self.device, self.group = op, device, group
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         count = size // WIDTH
-        part = count if op == "all_reduce" else count // self.world
+        part = count // self.world
         self.sent = torch.empty(part if op == "all_gather" else count, device=device)
         self.result = self.sent
-        if op == "all_gather":
-            self.result = torch.empty(part * self.world, device=device)
+        if op in {"all_gather", "alltoall", "sendrecv"}:
+            self.result = torch.empty(count, device=device)
         elif op == "reduce_scatter":
             self.result = torch.empty(part, device=device)
 
     def run(self):
         """Run it once; on a GPU, it has only begun then."""
         if self.op == "all_reduce":
-            dist.all_reduce(self.sent)
+            dist.all_reduce(self.sent, group=self.group)
+        elif self.op == "broadcast":
+            dist.broadcast(self.sent, self._global(0), group=self.group)
+        elif self.op == "alltoall":
+            dist.all_to_all_single(self.result, self.sent, group=self.group)
+        elif self.op == "sendrecv":
+            self._pass_on()
         elif self.op == "all_gather":
-            _called("all_gather_single", "all_gather_into_tensor")(self.result, self.sent)
+            gather = _called("all_gather_single", "all_gather_into_tensor")
+            gather(self.result, self.sent, group=self.group)
         else:
-            _called("reduce_scatter_single", "reduce_scatter_tensor")(self.result, self.sent)
+            scatter = _called("reduce_scatter_single", "reduce_scatter_tensor")
+            scatter(self.result, self.sent, group=self.group)
+
+    def _pass_on(self):
+        """Send to the next rank of the group and receive from the one before, as nccl-tests do."""
+        to, source = (self._global((self.rank + step) % self.world) for step in (1, -1))
+        messages = [
+            dist.P2POp(dist.isend, self.sent, to, self.group),
+            dist.P2POp(dist.irecv, self.result, source, self.group),
+        ]
+        for message in dist.batch_isend_irecv(messages):
+            message.wait()
+
+    def _global(self, rank):
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def timed(self, times=1):
         """Return the seconds of one of `times` collectives on this rank; all begin together."""
@@ -65,7 +92,8 @@ class Collective:
         """Run it on known values; return (how many elements are wrong, the first in words)."""
         for start, piece in _chunks(self.sent):
             piece.copy_(_places(start, piece) + (self.rank % 31 + 1))
-        self.result.fill_(-1.0) if self.result is not self.sent else None
+        receives = self.result is not self.sent or (self.op == "broadcast" and self.rank)
+        self.result.fill_(-1.0) if receives else None
         self.run()
         self.settle()
         count, first = 0, None
@@ -82,10 +110,14 @@ class Collective:
 
     def _expected(self, start, piece):
         ranks = torch.arange(self.world, device=self.device) % 31 + 1
-        if self.op == "all_gather":
-            part = len(self.sent)
+        if self.op in {"broadcast", "sendrecv"}:
+            source = 0 if self.op == "broadcast" else self.rank - 1
+            return _places(start, piece) + ranks[source]
+        if self.op in {"all_gather", "alltoall"}:
+            part = len(self.result) // self.world
             index = torch.arange(start, start + len(piece), device=self.device)
-            return ((index % part) % 13 + ranks[index // part]).to(piece.dtype)
+            first = self.rank * part if self.op == "alltoall" else 0
+            return ((first + index % part) % 13 + ranks[index // part]).to(piece.dtype)
         shift = self.rank * len(self.result) if self.op == "reduce_scatter" else 0
         return _places(start + shift, piece) * self.world + ranks.sum()
 

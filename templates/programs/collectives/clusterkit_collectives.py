@@ -1,4 +1,4 @@
-"""Measure collectives between all ranks of a job, and write down what came of it.
+"""Measure collectives between ranks of a job, and write down what came of it.
 
 Started by torchrun on every node, with its wishes as JSON in the one argument. Rank 0 writes
 collectives.json into the folder of results, again after each size, so that what was measured before
@@ -6,6 +6,7 @@ a failure is kept; clusterkit/observe/bench/allreduce/document.py reads it.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -39,6 +40,7 @@ class Bench:
 
     def __init__(self, options, store, rank, world):
         self.options, self.store, self.rank, self.world = options, store, rank, world
+        self.group, self.group_ranks = None, world
         self.began = time.perf_counter()
         self.document: dict[str, Any] = {"schema": 1, "kind": "clusterkit-collectives"}
         self.document.update(complete=False, measured=[], wrong=[], left_out=[])
@@ -66,6 +68,21 @@ class Bench:
             self.store.set("agreed", json.dumps(_decide(self.options, everyone)))
             self.document["nodes"] = [one["node"] for one in everyone]
         return json.loads(self.store.get("agreed"))
+
+
+def _members(dimension, world):
+    """Return the ranks of each group of a dimension of the layout, as `submit --tp` told it."""
+    names = os.environ.get("MESH_DIM_NAMES", "").split(",")
+    sizes = [int(size) for size in os.environ.get("MESH_SHAPE", "0").split(",")]
+    if dimension not in names or len(names) != len(sizes) or math.prod(sizes) != world:
+        told = ", ".join(f"{key}={os.environ.get(key)}" for key in ("MESH_DIM_NAMES", "MESH_SHAPE"))
+        sys.exit(f"Error: no layout of {world} ranks has {dimension} groups: {told}")
+    place = names.index(dimension)  # the last dimension is the fastest
+    size, stride = sizes[place], math.prod(sizes[place + 1 :])
+    if size < 2:
+        sys.exit(f"Error: the layout has {dimension} 1: one rank has nobody to exchange data with")
+    firsts = [rank for rank in range(world) if rank // stride % size == 0]
+    return [[first + k * stride for k in range(size)] for first in firsts]
 
 
 def _myself():
@@ -141,7 +158,7 @@ def check(bench, collective, size):
 
 def measure(bench, op, size, device, *, share, least):
     """Time one size; return seconds of one collective, or None where there was no time for it."""
-    collective = Collective(op, size, device)
+    collective = Collective(op, size, device, bench.group)
     check(bench, collective, size)
     elapsed = time.perf_counter() - bench.began
     once, elapsed = slowest([collective.timed(), elapsed], device)
@@ -230,7 +247,13 @@ def main(text):
     options["sizes"] = options["sizes"][agreed["backend"]]
     bench.keep(backend=agreed["backend"], device=agreed["device"], torch=torch.__version__)
     by_torch = True
-    if agreed["backend"] == "nccl" and agreed["one_node"] and options["by"] != "torch":
+    over = options.get("over")
+    members = [list(range(world))] if over is None else _members(over, world)
+    if over is not None:
+        first = members[0]
+        bench.keep(group={"over": over, "ranks": len(first), "stride": first[1] - first[0]})
+    alone = agreed["one_node"] and len(members) == 1
+    if agreed["backend"] == "nccl" and alone and options["by"] != "torch":
         if rank == 0:
             bench.store.set("by", "nccl-tests" if run_nccl_tests(bench) else "torch")
         bench.store.set_timeout(timedelta(seconds=PATIENCE_S + 3 * options["seconds"]))
@@ -238,10 +261,10 @@ def main(text):
     if by_torch and options["by"] == "nccl-tests":
         sys.exit("Error: nccl-tests measure the GPUs of one node, and their programs are not there")
     if by_torch:
-        measure_by_torch(bench, agreed, patience)
+        measure_by_torch(bench, agreed, members, patience)
 
 
-def measure_by_torch(bench, agreed, patience):
+def measure_by_torch(bench, agreed, members, patience):
     device = torch.device("cpu")
     if agreed["backend"] == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -254,10 +277,15 @@ def measure_by_torch(bench, agreed, patience):
         world_size=bench.world,
         timeout=patience,
     )
+    if len(members) > 1:
+        groups = [dist.new_group(ranks, timeout=patience) for ranks in members]
+        mine = next(k for k, ranks in enumerate(members) if bench.rank in ranks)
+        bench.group = groups[mine]
+        bench.group_ranks = len(members[0])
     bench.began = time.perf_counter()
     ops = bench.options["ops"]
     for k, op in enumerate(ops):
-        sizes = [rounded(op, size, bench.world) for size in bench.options["sizes"]]
+        sizes = [rounded(op, size, bench.group_ranks) for size in bench.options["sizes"]]
         fit = [size for size in sizes if size <= agreed["limit"]]
         bench.leave_out(op, sizes[len(fit) :], "there is too little memory for it")
         measure_all(bench, op, fit, device, len(ops) - k - 1)

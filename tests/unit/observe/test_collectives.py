@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
-from clusterkit.observe.bench.allreduce.answer import answer, document, learned
+from clusterkit.observe.bench.allreduce.answer import Answer, answer, document, learned
 from clusterkit.observe.bench.allreduce.document import read_document, read_nccl_tests, read_result
 from clusterkit.observe.bench.allreduce.result import (
     MEASURED,
@@ -263,6 +263,31 @@ def test_our_document_counts_bandwidth_as_nccl_tests() -> None:
     assert read_document(torch_run(complete=False)).correct is None
 
 
+def test_groups_of_a_layout_count_by_their_own_ranks_and_links() -> None:
+    def of(over: str, ranks: int, stride: int, op: str = "all_reduce") -> Answer:
+        found = read_document(
+            torch_run(
+                group={"over": over, "ranks": ranks, "stride": stride},
+                nodes=["n1"] * 8 + ["n2"] * 8,
+                device="NVIDIA H100 80GB HBM3",
+                measured=[{"op": op, "bytes": GIB, "seconds": [0.01], "iterations": 1}],
+            )
+        )
+        return answer(found, interconnect=None, gpu=None)
+
+    within, across = of("tp", 8, 1), of("dp", 2, 8)
+    for found, factor in ((within, 2 * 7 / 8), (across, 2 * 1 / 2)):
+        assert found.result.measured[0].busbw == pytest.approx(GIB / 0.01 * factor)
+        assert found.published is None  # of all ranks
+    assert within.assumptions[Operation.ALL_REDUCE].over == "the links in a node of H100-SXM5-80GB"
+    between = across.assumptions[Operation.ALL_REDUCE]
+    assert between.over == "infiniband-ndr"
+    # The eight groups of a node share its adapters: each has one.
+    assert between.busbw == pytest.approx(50e9, rel=0.2)
+    assert Operation.ALLTOALL in of("dp", 2, 8, "alltoall").assumptions
+    assert not of("dp", 2, 8, "broadcast").assumptions
+
+
 def test_wrong_sums_are_named_by_rank() -> None:
     wrong = {"op": "all_reduce", "bytes": MIB, "elements": 3, "rank": 2, "node": "n2"}
     result = read_document(torch_run(complete=False, wrong=[{**wrong, "detail": "x"}]))
@@ -293,7 +318,10 @@ def one_row(**changes: Any) -> dict[str, Any]:
         ({"kind": "other"}, "its kind is 'other'"),
         ({"schema": 2}, "its kind"),
         ({"measured": [{"op": "all_reduce"}]}, "measured[0].bytes is missing"),
-        (one_row(op="broadcast"), "measured[0].op is damaged: 'broadcast'"),
+        (one_row(op="gather"), "measured[0].op is damaged: 'gather'"),
+        ({"group": {"over": "ep", "ranks": 2, "stride": 1}}, "group.over is damaged: 'ep'"),
+        ({"group": {"over": "tp", "ranks": 3, "stride": 1}}, "group is damaged: 3"),
+        ({"group": {"over": "tp", "ranks": 2, "stride": 10**400}}, "group.stride is damaged"),
         (one_row(op=["x"]), "measured[0].op is damaged"),
         (one_row(bytes=math.inf), "measured[0].bytes is damaged: inf"),
         (one_row(bytes=10**400), "measured[0].bytes is damaged: 1000"),
@@ -366,7 +394,11 @@ def test_collectives_are_named_as_people_do() -> None:
         Operation.ALL_REDUCE,
     )
     assert parse_operations("all") == MEASURED
-    for text in ("", "broadcast", "all-reduce,"):
+    assert parse_operations("all-to-all,send_recv,sendrecv") == (
+        Operation.ALLTOALL,
+        Operation.SENDRECV,
+    )
+    for text in ("", "gather", "all-reduce,"):
         with pytest.raises(UserError, match="--ops"):
             parse_operations(text)
 

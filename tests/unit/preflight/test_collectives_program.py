@@ -12,6 +12,7 @@ import pytest
 
 from clusterkit.core.data import data_dir
 from clusterkit.observe.bench.allreduce.document import read_document
+from clusterkit.observe.bench.allreduce.result import MEASURED
 from tests.helpers.loading import load
 from tests.helpers.needs import require
 from tests.helpers.recordings import recording
@@ -122,6 +123,33 @@ def test_nccl_tests_that_hang_are_ended(
     tool = tmp_path / "all_reduce_perf"
     tool.write_text("#!/bin/sh\nsleep 600\n", encoding="utf-8")
     assert not program.run_nccl_tests(bench(program, seconds=1))
+
+
+@pytest.mark.parametrize("op", [op.value for op in MEASURED])
+def test_a_collective_that_does_nothing_is_wrong(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    """Rank 32 of 64 has, of what it sends, the values of rank 1; without peers nothing arrives."""
+    collective = sys.modules["clusterkit_collective"]
+    monkeypatch.setattr(collective.dist, "get_rank", lambda group: 31)
+    monkeypatch.setattr(collective.dist, "get_world_size", lambda group: 64)
+    one = collective.Collective(op, 4096, program.torch.device("cpu"))
+    monkeypatch.setattr(one, "run", lambda: None)
+    count, first = one.wrong()
+    assert count == len(one.result)
+    assert first.startswith("element 0 is ")
+
+
+def test_groups_are_those_of_the_layout(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESH_DIM_NAMES", "pp,dp,cp,tp")
+    monkeypatch.setenv("MESH_SHAPE", "1,3,1,2")
+    assert program._members("tp", 6) == [[0, 1], [2, 3], [4, 5]]
+    assert program._members("dp", 6) == [[0, 2, 4], [1, 3, 5]]
+    for dimension, world in (("pp", 6), ("dp", 8), ("ep", 6)):
+        with pytest.raises(SystemExit, match=f"Error: .*{dimension}"):
+            program._members(dimension, world)
 
 
 def test_sizes_are_what_all_ranks_can_share(program: ModuleType) -> None:

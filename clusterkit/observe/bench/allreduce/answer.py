@@ -23,6 +23,7 @@ from clusterkit.estimate.measurement import AllReduce
 from clusterkit.observe.bench.allreduce.result import MEASURED, Measured, Operation, Result
 from clusterkit.preflight.probes.gpu.nccl_tests import MIN_BYTES, Published, published_for
 
+_GATHERS = (Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
 _NAMING = "name the network that it ran over, or how many adapters a node has: --interconnect 4xhdr"
 
 
@@ -71,21 +72,33 @@ def assumed(
     """
     if measured.op not in MEASURED or result.perhaps:
         return None
+    groups = result.groups
     if fabric is not None and result.ranks is not None:
-        group = group_of(result.ranks, 1, fabric.gpus_per_node)
-        reduces = measured.op is Operation.ALL_REDUCE
-        collective = fabric.all_reduce_s if reduces else fabric.all_gather_s
-        usual = collective(measured.bytes, group)
+        ranks, stride = (groups.ranks, groups.stride) if groups else (result.ranks, 1)
+        group = group_of(ranks, stride, fabric.gpus_per_node)
         within = group.nodes == 1
+        if measured.op is Operation.ALL_REDUCE:
+            usual = fabric.all_reduce_s(measured.bytes, group)
+        elif measured.op is Operation.ALLTOALL:
+            usual = fabric.all_to_all_s(measured.bytes, group)
+        elif measured.op in _GATHERS:
+            usual = fabric.all_gather_s(measured.bytes, group)
+        else:
+            return None  # no step of training is estimated from it
         over = f"the links in a node of {fabric.gpu.name}" if within else fabric.network.name
         busbw = measured.busbw * measured.seconds / usual
-    elif interconnect is not None and result.backend == "gloo" and (result.node_count or 0) > 1:
+    elif groups is None and _ring_over_network(result, measured) and interconnect is not None:
         network = interconnect_named(interconnect)
         busbw, over = network.node_gbs(1) * 1e9, network.name
     else:
         return None
     share = measured.busbw / busbw
     return Assumption(op=measured.op, bytes=measured.bytes, busbw=busbw, share=share, over=over)
+
+
+def _ring_over_network(result: Result, measured: Measured) -> bool:
+    rings = (Operation.ALL_REDUCE, *_GATHERS)
+    return result.backend == "gloo" and (result.node_count or 0) > 1 and measured.op in rings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +136,10 @@ def answer(result: Result, *, interconnect: str | None, gpu: str | None) -> Answ
         if (assumption := assumed(result, result.large(op), fabric, interconnect)) is not None
     }
     known = None
-    if result.device is not None and result.node_count is not None and result.per_node is not None:
-        known = published_for(
-            result.device,
-            nodes=result.node_count,
-            per_node=result.per_node,
-            network=fabric.network.name if fabric is not None else None,
-        )
+    device, nodes, per_node = result.device, result.node_count, result.per_node
+    if device is not None and nodes is not None and per_node is not None and not result.groups:
+        network = fabric.network.name if fabric is not None else None
+        known = published_for(device, nodes=nodes, per_node=per_node, network=network)
     return Answer(result=result, fabric=fabric, assumptions=found, published=known)
 
 
@@ -143,6 +153,7 @@ def document(found: Answer) -> dict[str, Any]:
     return {
         **picked(result, *names),
         "failed_with": result.error,
+        "group": result.groups and picked(result.groups, "over", "ranks", "stride"),
         "measured": [_row(one) for one in result.measured],
         "best": {op.value: _row(result.best(op)) for op in result.operations},
         "large": {op.value: _row(result.large(op)) for op in result.operations},
@@ -198,6 +209,11 @@ def learned(result: Result, fabric: Fabric | None, *, before: Calibration | None
         raise UserError(
             f"--save: estimates are of GPUs, and this ran over {result.backend}",
             hint="measure on nodes with GPUs, or leave --save out",
+        )
+    if result.groups is not None:
+        raise UserError(
+            f"--save: estimates start from all ranks, and this is of {result.groups.over} groups",
+            hint="measure without --over",
         )
     if fabric is None or result.ranks is None:
         raise UserError(

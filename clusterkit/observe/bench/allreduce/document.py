@@ -4,11 +4,13 @@ templates/programs/collectives/clusterkit_collectives.py writes:
 
     {"schema": 1, "kind": "clusterkit-collectives", "complete": true, "backend": "gloo",
      "device": "cpu", "nodes": ["n1", "n2"], "torch": "2.9.0",
+     "group": {"over": "tp", "ranks": 2, "stride": 1},
      "measured": [{"op": "all_reduce", "bytes": 1048576, "seconds": [0.09, 0.1], "iterations": 4}],
      "wrong": [{"op": .., "bytes": .., "elements": 3, "rank": 1, "node": "n2", "detail": ".."}],
      "left_out": [{"op": .., "bytes": .., "why": ".."}]}
 
-`nodes` has the node of each rank, `seconds` one collective of each repeat. Where nccl-tests ran,
+`group` is there where groups of a layout were measured. `nodes` has the node of each rank,
+`seconds` one collective of each repeat. Where nccl-tests ran,
 `nccl_tests` has the text of each of its programs instead of `measured`.
 """
 
@@ -18,7 +20,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Annotated, Any, BinaryIO, Protocol, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, Protocol, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
@@ -26,6 +28,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import Position, UserError
 from clusterkit.observe.bench.allreduce.result import (
     MEASURED,
+    Groups,
     LeftOut,
     Measured,
     Operation,
@@ -77,6 +80,12 @@ class _LeftOutRow(BaseModel):
     why: str
 
 
+class _Group(BaseModel):
+    over: Literal["tp", "cp", "dp", "pp"]
+    ranks: _Whole
+    stride: _Whole
+
+
 class _Document(BaseModel):
     nodes: list[str] = []
     device: str | None = None
@@ -87,6 +96,7 @@ class _OfTorch(_Document):
     backend: str | None = None
     torch: str | None = None
     nccl: str | None = None
+    group: _Group | None = None
     measured: list[_MeasuredRow]
     wrong: list[_WrongRow]
     left_out: list[_LeftOutRow]
@@ -203,6 +213,10 @@ def _of_torch(document: _OfTorch) -> Result:
     by_rank, complete = document.nodes, document.complete is True
     if document.measured and not by_rank:
         raise _damaged("nodes", by_rank)
+    group = document.group
+    if group is not None and len(by_rank) % (group.ranks * group.stride):
+        raise _damaged("group", group.ranks)
+    ranks = len(by_rank) if group is None else group.ranks
     nodes = tuple(dict.fromkeys(by_rank))
     wrong = tuple(Wrong(**dict(one)) for one in document.wrong)
     versions = (("torch", document.torch), ("nccl", document.nccl))
@@ -213,7 +227,8 @@ def _of_torch(document: _OfTorch) -> Result:
         ranks=len(by_rank) or None,
         nodes=nodes,
         node_count=len(nodes) or None,
-        measured=tuple(_measured(one, by_rank) for one in document.measured),
+        groups=None if group is None else Groups(**dict(group)),
+        measured=tuple(_measured(one, ranks) for one in document.measured),
         correct=False if wrong else True if complete else None,
         wrong=wrong,
         suspects=tuple(dict.fromkeys(one.node for one in wrong if one.node)),
@@ -223,8 +238,8 @@ def _of_torch(document: _OfTorch) -> Result:
     )
 
 
-def _measured(row: _MeasuredRow, by_rank: Sequence[str]) -> Measured:
-    factor, size, usual = row.op.bus_factor(len(by_rank)), row.bytes, median(row.seconds)
+def _measured(row: _MeasuredRow, ranks: int) -> Measured:
+    factor, size, usual = row.op.bus_factor(ranks), row.bytes, median(row.seconds)
     return Measured(
         op=row.op,
         bytes=size,

@@ -64,8 +64,26 @@ class Operation(Enum):
         return share if self.shared else 1.0
 
 
-MEASURED = (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
-"""Those that `bench collectives` measures itself, and that `estimate` knows the time of."""
+MEASURED = (
+    *(Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER),
+    *(Operation.BROADCAST, Operation.ALLTOALL, Operation.SENDRECV),
+)
+"""Those that `bench collectives` measures itself."""
+_ALIASES = {"all-to-all": Operation.ALLTOALL, "send-recv": Operation.SENDRECV}
+OVER = ("tp", "cp", "dp", "pp")
+"""Dimensions of a layout whose groups are measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The ranks that exchange data with each other; all groups of a job do so at the same time."""
+
+    over: str
+    """The dimension of the layout: `tp`."""
+    ranks: int
+    """Of one group."""
+    stride: int
+    """Between the numbers of two neighbours of a group."""
 
 
 def parse_operations(text: str) -> tuple[Operation, ...]:
@@ -74,7 +92,7 @@ def parse_operations(text: str) -> tuple[Operation, ...]:
     Raises:
         UserError: one of them is none.
     """
-    known = {operation.words: operation for operation in MEASURED}
+    known = {operation.words: operation for operation in MEASURED} | _ALIASES
     found: dict[Operation, None] = {}
     for word in (part.strip().lower().replace("_", "-") for part in text.split(",")):
         if word == "all":
@@ -185,6 +203,8 @@ class Result:
     nodes: tuple[str, ...] = ()
     """In rank order; empty where the run does not list them all."""
     node_count: int | None = None
+    groups: Groups | None = None
+    """None where all ranks are one group."""
     measured: tuple[Measured, ...] = ()
     correct: bool | None = None
     """Whether all results were right; None where nobody looked, or the end is missing."""
