@@ -224,17 +224,17 @@ def networks_of(interfaces):
 def hydra(options, flavour):
     """Return words and variables for MPICH and Intel MPI."""
     words = ["-f", "mpi_hostfile", "-genvnone", "-wdir", "/"]
+    # In the jobs of Slurm since 23.11 they are for its own srun: --external-launcher.
+    for arguments in ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", "HYDRA_LAUNCHER_EXTRA_ARGS"):
+        os.environ[arguments] = "mpi_agent.sh"
     if flavour == "intel":
         words += ["-bootstrap", "rsh", "-bootstrap-exec", "/bin/sh"]
-        environment = {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "mpi_agent.sh"}
-        environment |= {"I_MPI_PIN": "0"} if options.bind_to == "none" else {}
-        return words, environment
-    environment = {"HYDRA_LAUNCHER_EXTRA_ARGS": "mpi_agent.sh"}
+        return words, {"I_MPI_PIN": "0"} if options.bind_to == "none" else {}
     words += ["-rmk", "user", "-launcher", "rsh", "-launcher-exec", "/bin/sh"]
     if options.bind_to != "none":
         words += ["-bind-to", options.bind_to]
         words += ["-map-by", options.map_by] if options.map_by != "slot" else []
-    return words, environment
+    return words, {}
 
 
 # srun

@@ -221,6 +221,23 @@ def test_a_variable_of_the_user_beats_ours(tmp_path: Path) -> None:
     assert "OMPI_MCA_plm_rsh_num_concurrent=3\n" in (tmp_path / "seen.env").open()
 
 
+@pytest.mark.parametrize(
+    ("says", "name"),
+    [
+        ("HYDRA build details:", "HYDRA_LAUNCHER_EXTRA_ARGS"),
+        ("Intel(R) MPI Library", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"),
+    ],
+)
+def test_what_slurm_tells_hydras_own_srun_is_not_told_our_agent(
+    tmp_path: Path, says: str, name: str
+) -> None:
+    """Slurm since 23.11 puts `--external-launcher` there in every job."""
+    hydra = f"#!/bin/sh\n[ $1 != --version ] || exec echo '{says}'\nenv >$MPI_SEEN.env\n"
+    ended = Job(tmp_path, "1 1", mpirun=hydra).run("", **{name: "--external-launcher"})
+    assert [code for _, code in ended] == [0, 0], ended
+    assert f"{name}=mpi_agent.sh\n" in (tmp_path / "seen.env").open()
+
+
 def test_on_slurm_a_rank_is_told_what_srun_would_have(tmp_path: Path) -> None:
     names = ("PROCID", "LOCALID", "NODEID", "NNODES", "NTASKS", "NTASKS_PER_NODE")
     code = f"import os; print(*(os.environ['SLURM_' + name] for name in {names}), flush=True)"
