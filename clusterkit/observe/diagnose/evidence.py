@@ -95,7 +95,7 @@ _SAID_AT_END = re.compile(
     r"|processes have sent help|^NOTE|[Ww]arning|no version information"
 )
 """What launchers print of the end, which is no program's last word."""
-_REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
+_REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \(local_rank: (\d{1,4})\))?")
 _NO_OTHERS = b"<NO_OTHER_FAILURES>"
 _HEADING = 200
 """Bytes before torchrun's word about the first rank within which it tells of the others."""
@@ -143,6 +143,8 @@ class Root:
 
     node: str | None
     rank: int
+    local: str
+    """Its local rank; empty where that is not told."""
     exit_code: int | None
     """Negative for a signal."""
     time: float | None
@@ -501,10 +503,12 @@ def _steps_in(text: str) -> set[str]:
 def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     """Return what torchrun reports from byte `offset` on; None where that is not whole."""
     found: dict[str, str] = {}
+    local = ""
     raw = read_part(path, excerpts, offset, WINDOW).split(b"\n")
     for text in islice((read_line(line).text for line in raw[1:]), 12):
         if (match := _REPORT.match(text)) is not None:
             found.setdefault(match[1], match[2])
+            local = local or match[3] or ""
     rank = rank_in(found.get("rank", ""))
     if rank is None:
         return None
@@ -512,6 +516,7 @@ def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     return Root(
         node=found.get("host"),
         rank=rank,
+        local=local,
         exit_code=int(code) if re.fullmatch(r"-?\d{1,3}", code) else None,
         time=time_of(found.get("time", "").replace("_", " "), year=year_of(path)),
         alone=_NO_OTHERS in read_part(path, excerpts, max(0, offset - _HEADING), _HEADING),

@@ -31,6 +31,7 @@ _NOT_TENSORS = r"(?!\[[A-Za-z][^\s,\[\]]*+(?:, [^\s,\[\]]++)*+(?: \.\.\.)?\]$)"
 """Horovod lists the tensors for which it waits behind the rank that has not given them."""
 _SPACE = r"(?: (?! File \"| {3}\S))?"
 """A space that a launcher puts behind its prefix, and none of those of a traceback."""
+_HOST = r"[a-z][a-z0-9.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}"
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
@@ -47,7 +48,7 @@ _PREFIXES = tuple(
         rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
         rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
         rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,999}}\] ?{_AFTER_BAR}",  # tqdm
-        r"(?!slurmstepd-)(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S|  File \"|    \S)",  # pdsh
+        rf"(?!slurmstepd-)(?P<node>{_HOST}): (?=\S|  File \"|    \S)",  # pdsh
     )
 )
 _NO_NODE = re.compile(
@@ -77,7 +78,7 @@ _STAMP = re.compile(
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[(?:\d+,)?\d{1,6}\]<std)|"
     rf"(?: {{0,4}}\| )?{_CLOCK}"
     r"(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
-    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE}))"
+    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:|\(\w{{1,40}} pid=\d)|{_TRACE}))"
 )
 """A time that a tool put before the prefix of a rank: horovodrun, ts, kubectl, containerd, others.
 

@@ -54,6 +54,8 @@ class Place:
     """The local rank, where no more is known."""
     alone: bool = False
     """Whether no other rank failed: what one process printed once is of this one."""
+    ended: tuple[str, ...] = ()
+    """In which words torchrun tells of its end, where that was a signal."""
 
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*+:[0-9a-f:]*")
@@ -70,7 +72,8 @@ def ranked(event: Event, first: Place, *, sole: bool = False) -> Event:
         return event
     if event.node is None:
         once = first.alone and event.hit.count == 1
-        own = (once or sole) and event.hit.line and not event.hit.local
+        told = any(words in event.hit.text for words in first.ended)
+        own = event.hit.line and (told or ((once or sole) and not event.hit.local))
         if not own:
             return event
         hit = replace(event.hit, local=first.local)

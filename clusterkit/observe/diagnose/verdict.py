@@ -254,7 +254,17 @@ def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
         return None
     root, source = min(roots, key=lambda one: _moment(one[0]))
     alone = root.alone and len(roots) == 1
-    return Place(node=source.node or root.node, rank=root.rank, alone=alone)
+    return Place(
+        node=source.node or root.node, rank=root.rank, alone=alone, ended=_words_of_end(root)
+    )
+
+
+def _words_of_end(root: Root) -> tuple[str, ...]:
+    """Return what torchrun prints of a rank that a signal ended: as it sees it, and at last."""
+    if root.exit_code is None or root.exit_code >= 0:
+        return ()
+    seen = f"failed (exitcode: {root.exit_code}) local_rank: {root.local}"
+    return f"{seen} " if root.local else seen, f"traceback : Signal {-root.exit_code} ("
 
 
 def _told_by_reports(events: Iterable[Event]) -> Place | None:

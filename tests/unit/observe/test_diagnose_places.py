@@ -36,6 +36,23 @@ Traceback (most recent call last):
 ValueError: the model has a head too many
 """
 REPORT = root_cause("n7", 5)
+SIGNALLED = """\
+E1 api.py:1] failed (exitcode: -11) local_rank: 2 (pid: 4711) of binary: /usr/bin/python3
+Failures:
+[1]:
+  time      : 2026-11-22_13:59:12
+  host      : n7
+  rank      : 7 (local_rank: 3)
+  exitcode  : -11 (pid: 4712)
+  traceback : Signal 11 (SIGSEGV) received by PID 4712
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_13:59:12
+  host      : n7
+  rank      : 6 (local_rank: 2)
+  exitcode  : -11 (pid: 4711)
+  traceback : Signal 11 (SIGSEGV) received by PID 4711
+"""
 
 
 def cause(folder: Path, log: str) -> Finding:
@@ -65,6 +82,15 @@ def cause(folder: Path, log: str) -> Finding:
         (f"{ASSERTED}[rank3]: Traceback (most recent call last):\n[rank2]: x\n", ""),
         (f"{ASSERTED}step 3 of 4\n[rank3]: Traceback (most recent call last):\n", ""),
         (f"{RAISED}{RAISED}{REPORT}", "n7 rank 5"),
+        (SIGNALLED, "n7 rank 6"),
+        (SIGNALLED.replace("-11", "-9").replace("11 (SIGSEGV)", "9 (SIGKILL)"), "n7 rank 6"),
+        (SIGNALLED.partition("\n")[2], "n7 rank 6"),
+        (
+            SIGNALLED.replace("rank: 2 (pid: 4711) of", "rank: 1 (pid: 9) of"),
+            "local rank 1",
+        ),
+        ("10.0.0.7: bash: torchrun: command not found\n", "10.0.0.7"),
+        ("2026-11-22 13:59:12.4 | (Worker pid=7, ip=10.0.0.2) ValueError: x\n", "10.0.0.2"),
         (f"{RAISED}{RAISED.replace('a head', 'no head')}{REPORT}", ""),
     ],
 )
