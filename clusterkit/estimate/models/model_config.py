@@ -220,6 +220,10 @@ def model_of_config(path: Path) -> ModelShape:
     return shape_of(document, name=str(shown).rsplit("/", 1)[-1], source=str(path))
 
 
+_OF_IMAGES = ("image_size", "patch_size", "sample_size", "num_channels", "in_channels")
+"""Keys of vision models of transformers (ViT, Swin, ResNet) and of diffusers."""
+
+
 def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelShape:
     """Return the shape that a configuration describes; `source` says in errors where it is from.
 
@@ -246,6 +250,15 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
             "an encoder with a decoder is described",
             "name a function that returns the model: `--model package.module:factory`",
             key="is_encoder_decoder",
+        )
+    picture = next((key for key in _OF_IMAGES if document.get(key) is not None), None)
+    if picture is not None and not nested and model_type not in FAMILIES:
+        config.refuse(
+            "a model of images, without tokens of text, is described",
+            "estimates are of language models; of a function that returns the model (`--model "
+            "package.module:factory`), weights and optimizer states are right, and activations "
+            "are not",
+            key=picture,
         )
     shape = completed(_plain(config, name=name), model_type, config)
     config.check()

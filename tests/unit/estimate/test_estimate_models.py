@@ -362,6 +362,7 @@ def test_all_that_nothing_can_stand_in_for_is_named_at_once() -> None:
         ({"num_key_value_heads": 3}, "8 heads cannot share 3"),
         ({"tie_word_embeddings": "no"}, "has to be true or false"),
         ({"is_encoder_decoder": True}, "an encoder with a decoder"),
+        ({"model_type": "vit", "patch_size": 16}, r"a model of images.*\(patch_size\)"),
         ({"hidden_size": float("nan")}, "hidden_size is nan"),
         ({"hidden_size": [256]}, r"hidden_size is \[256\]"),
     ],
