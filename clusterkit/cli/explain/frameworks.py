@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from clusterkit.cli.explain.reference import cluster_keys, key_facts
-from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table
+from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table, texts
 from clusterkit.core.errors import UserError
 from clusterkit.core.text import table as columns
 from clusterkit.images.packages import image_with
@@ -19,11 +19,23 @@ _LEGEND = (
     "More of each: clusterkit explain NAME. Which one when:",
     "docs/explanation/which-framework.md.",
 )
+_FITS = 75
+"""Characters of a command in a line of 80."""
 
 
 def listed() -> str:
     """Return the table of frameworks."""
     return "\n".join((*_rows(_all()), "", *_LEGEND))
+
+
+def choice() -> str:
+    """Return which strategy when, each with the command that runs an example of it."""
+    lines = []
+    for number, (command, when) in enumerate(texts("choice").items(), start=1):
+        start, script = command.split("examples/") if len(command) > _FITS else (command, "")
+        lines += [filled(when, f"{number}. ", "   "), f"     {start}" + "\\" * bool(script)]
+        lines += [f"       examples/{script}"] if script else []
+    return "\n".join(lines)
 
 
 def topics() -> Iterator[Topic]:

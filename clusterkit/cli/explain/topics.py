@@ -122,6 +122,7 @@ def _values() -> Mapping[str, str]:
         **reference.tables(),
         "checks": _listed(all_checks()),
         "diagnose": table((rule.id, f"{rule.general_title} ({rule.role})") for rule in own_rules()),
+        "choice": frameworks.choice(),
         "frameworks": frameworks.listed(),
         "platforms": platforms.listed(),
         "rules": table(

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clusterkit.cli.explain import frameworks
+from clusterkit.cli.explain.topic import texts
 from clusterkit.cli.explain.topics import all_topics, find_topic
 from clusterkit.cli.explain.words import _text
 from clusterkit.cli.frame.main import app
@@ -23,6 +24,7 @@ from clusterkit.launch.frameworks import Framework, framework_names, load_framew
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.gate import Mode
+from tests.helpers.desk import ROOT
 
 
 def test_everything_is_explained() -> None:
@@ -136,6 +138,15 @@ def test_every_rule_of_diagnose_is_explained_by_its_name() -> None:
         said = _text(rule).partition("\n\nSuch as: ")
         assert "{" not in said[0]
         assert said[2]
+
+
+def test_what_to_choose_is_that_of_the_page() -> None:
+    page = (ROOT / "docs/explanation/which-framework.md").read_text(encoding="utf-8")
+    divided = page.partition("## What is divided")[2]
+    commands = re.findall(r"^ {8}(clusterkit submit .*)$", divided, re.MULTILINE)
+    assert list(texts("choice")) == commands
+    shown = find_topic("frameworks").text.replace("\\\n       ", "")
+    assert all(f"     {command}\n" in f"{shown}\n" for command in commands)
 
 
 def test_frameworks_are_one_table() -> None:
