@@ -216,21 +216,23 @@ def memory_words(own_folder):
     return [f"--object-store-memory={LEAST_STORE}", f"--plasma-directory={own_folder}"]
 
 
-def memory_bytes():
-    """Return how much memory the job may use here: what is free, Slurm's limit, the cgroup's."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+def memory_bytes(root=Path("/")):
+    """Return how much memory the job may use here: what is free, Slurm's limit, the cgroups'."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
     free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     limits = [int(free) << 10]
     if os.environ.get("SLURM_MEM_PER_NODE", "0").isdigit():
         limits.append(int(os.environ.get("SLURM_MEM_PER_NODE", "0")) << 20)
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        with suppress(OSError, ValueError):  # no limit: "max", or no such file
-            if not controllers:
-                limits.append(int(Path(f"/sys/fs/cgroup{path}/memory.max").read_text()))
-            elif "memory" in controllers.split(","):
-                file = Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")
-                limits.append(int(file.read_text()))
+        mount, name = root / "sys/fs/cgroup", "memory.max"
+        if controllers:
+            mount, name = mount / "memory", "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            group = mount / path.lstrip("/")
+            for folder in (group, *group.parents):  # Slurm limits the job and its steps, no task
+                with suppress(OSError, ValueError):  # no limit: "max", or no such file
+                    limits.append(int((folder / name).read_text()))
     return min(limit for limit in limits if limit)
 
 

@@ -285,6 +285,30 @@ def test_objects_take_a_share_of_the_memory_that_slurm_gave(
     assert local.memory_words(tmp_path) == [f"--object-store-memory={256 << 20}"]
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "limit"),
+    [
+        ("0::/system.slice/n1_slurmstepd.scope{task}", "{job}/memory.max"),
+        ("4:memory:/slurm/uid_0{task}", "memory{job}/memory.limit_in_bytes"),
+    ],
+)
+def test_slurm_limits_the_memory_of_a_job_above_its_tasks(
+    local: Any, tmp_path: Path, cgroup: str, limit: str
+) -> None:
+    """The groups of task/cgroup in Slurm 22.05 and later, version 1 and 2 (cgroups.html)."""
+    within = cgroup.rpartition(":")[2].replace("{task}", "/job_5")
+    files = {
+        "proc/meminfo": "MemAvailable: 4000 kB\n",
+        "proc/self/cgroup": cgroup.format(task="/job_5/step_0/user/task_0") + "\n",
+        f"sys/fs/cgroup/{limit.format(job=within).lstrip('/')}": "1000000\n",
+        f"sys/fs/cgroup{within}/step_0/user/task_0/memory.max": "max\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert local.memory_bytes(tmp_path) == 1_000_000
+
+
 SLOW = """
 import clusterkit_ray
 
