@@ -258,23 +258,25 @@ def renting(request: Request) -> Sequence[str]:
 
 
 def ranking(rows: Sequence[Rented]) -> Sequence[str]:
-    """Return a line for each rented machine: how long the tokens take on it, and for how much."""
+    """Return two lines for each rented machine: days and money that the tokens take, and with what.
+
+    So they fit 80 columns, whatever the names of machine and strategy.
+    """
     cells = [
         (
             row.instance.name,
-            row.strategy or "nothing fits",
             span(row.bill.days) if row.bill else "-",
             span(row.bill.price) if row.bill and row.bill.price else "-",
             f"{row.instance.per_gpu:.2f}",
-            row.instance.as_of,
         )
         for row in rows
     ]
-    head = ("MACHINE", "STRATEGY", "DAYS", "USD", "GPU HOUR", "PRICE OF")
-    first, *lines = columns([head, *cells], "<<>>><")
+    first, *lines = columns([("MACHINE", "DAYS", "USD", "GPU HOUR"), *cells], "<>>>")
+    more = [f"  {row.strategy or 'nothing fits'}, price of {row.instance.as_of}" for row in rows]
     unknown = [row.instance.name for row in rows if row.instance.network is None]
     note = f"What joins machines of {', '.join(unknown)} is not known: as usual with such GPUs."
-    return (console.bold(first), *lines, *(wrapped(note) if unknown else ()))
+    both = (line for pair in zip(lines, more, strict=True) for line in pair)
+    return (console.bold(first), *both, *(wrapped(note) if unknown else ()))
 
 
 def gb(amount: float) -> str:

@@ -81,6 +81,8 @@ def test_machines_are_ranked_by_money(ask: Ask) -> None:
     code, said, _ = ask(line)
     assert code == 0
     assert said.startswith("MACHINE")
+    wide = ask("--params 70B --gpus 16 --tokens 9T --on standard_nd96isr_h100_v5,p5.48xlarge")[1]
+    assert max(map(len, wide.splitlines())) <= 80
     assert "What joins machines of nebius:8x-h200 is not known" in said
     code, said, _ = ask(
         "--params 70B --gpus 1 --tokens 1B --offload none --on p4d.24xlarge,p5.48xlarge"
