@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from clusterkit.api import (
         ClusterkitWarning,
+        Diagnosed,
         Estimate,
         JobHandle,
         Preflight,
         Rendered,
+        diagnose,
         estimate,
         find_job,
         preflight,
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterkitError",
     "ClusterkitWarning",
+    "Diagnosed",
     "Estimate",
     "JobHandle",
     "Preflight",
     "RemoteError",
     "Rendered",
     "UserError",
+    "diagnose",
     "estimate",
     "find_job",
     "heartbeat",
@@ -65,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])
 
 
 def _home(name: str) -> str:

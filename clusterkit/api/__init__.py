@@ -5,6 +5,7 @@ Errors are `clusterkit.UserError` and `clusterkit.RemoteError`, whose text ends 
 """
 
 from clusterkit.api.arguments import ClusterkitWarning
+from clusterkit.api.diagnosing import Diagnosed, diagnose
 from clusterkit.api.estimating import Estimate, estimate
 from clusterkit.api.jobs import JobHandle, Rendered, find_job, render, submit
 from clusterkit.api.preflighting import Preflight, preflight
@@ -12,10 +13,12 @@ from clusterkit.core.heartbeat import heartbeat
 
 __all__ = [
     "ClusterkitWarning",
+    "Diagnosed",
     "Estimate",
     "JobHandle",
     "Preflight",
     "Rendered",
+    "diagnose",
     "estimate",
     "find_job",
     "heartbeat",

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.diagnose.report import (
     TOLD,
-    advice_for,
     answer,
-    document,
     labelled,
     last_words,
     rows,
@@ -77,6 +75,8 @@ def cause_documents(
 
     `steps` has the last step that each of the jobs printed, null where it printed none.
     """
+    from clusterkit.observe.diagnose.document import advice_for, document
+
     return [
         {
             "indices": [one.job.submission.index for one in group],
@@ -113,6 +113,8 @@ def _blocks(
 
 
 def _why(first: JobDiagnosis) -> Iterator[str]:
+    from clusterkit.observe.diagnose.document import advice_for
+
     cause = first.diagnosis.cause
     if cause is not None:
         yield from answer(cause, advice_for(first))

@@ -6,20 +6,18 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState
-from clusterkit.core.records import picked
 from clusterkit.jobs.document import batch_output, failure_of
 from clusterkit.jobs.state.load import Job
 
 if TYPE_CHECKING:
-    from clusterkit.observe.diagnose.job import Advice, JobDiagnosis
-    from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
+    from clusterkit.observe.diagnose.job import Advice
+    from clusterkit.observe.diagnose.verdict import Finding
 
 
 WIDTH = 80
@@ -72,56 +70,19 @@ def others(found: Iterable[Finding]) -> Iterator[str]:
         yield from labelled("", f"and {len(every) - _MOST_OTHERS} more: --json lists all")
 
 
-def advice_for(found: JobDiagnosis) -> Advice | None:
-    """Return what the engine's own hooks have to add to the cause."""
-    from clusterkit.observe.diagnose.job import advise
-
-    cause = found.diagnosis.cause
-    applies = cause is not None and cause.advice == "estimate"
-    return advise(found.job.run) if applies else None
-
-
-def document(found: Diagnosis, advice: Advice | None) -> dict[str, Any]:
-    """Return what `--json` tells of a diagnosis."""
-    return {
-        "found": found.cause is not None,
-        "cause": _finding(found.cause) if found.cause is not None else None,
-        "advice": {"command": advice.command, "answer": advice.answer} if advice else None,
-        "others": [_finding(one) for one in found.others],
-        **picked(found, "notes", "files", "bytes", "step"),
-    }
-
-
-def _finding(found: Finding) -> dict[str, Any]:
-    shown = found.evidence
-    lines = {"file": str(shown.file), "line": shown.line or None, "text": shown.text}
-    names = (
-        "rule", "role", "title", "says", "do", "node", "rank", "hardware", "nodes", "ranks",
-        "count",
-    )  # fmt: skip
-    return {
-        **picked(found, *names),
-        "time": None if found.time is None else _moment(found.time).isoformat(),
-        "evidence": {**lines, "before": shown.before, "after": shown.after},
-    }
-
-
 def _where(found: Finding) -> str:
+    from clusterkit.observe.diagnose.document import moment
     from clusterkit.observe.diagnose.verdict import everybody
 
     known = found.where or everybody(found)
     place = known or ("the job" if not found.evidence.line else "no line says which rank")
     if found.time is not None:
-        place += f", {_moment(found.time):%H:%M:%S}"
+        place += f", {moment(found.time):%H:%M:%S}"
     if found.by_others:
         return f"{place}; told by {everybody(found)}"
     if max(len(found.ranks), len(found.nodes)) > 1 and found.where:
         place += f"; the same on {everybody(found)}"
     return place
-
-
-def _moment(time: float) -> datetime:
-    return datetime.fromtimestamp(time, tz=UTC).astimezone()
 
 
 def labelled(label: str, text: str, style: Any = str) -> Iterator[str]:
@@ -223,6 +184,7 @@ def why_failed(job: Job) -> list[str]:
         return [*lines, *trained_alone(job)]
     if job.status.state not in TOLD:
         return lines
+    from clusterkit.observe.diagnose.document import advice_for
     from clusterkit.observe.diagnose.job import diagnose_job
     from clusterkit.observe.diagnose.rules import load_rules
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clusterkit.cli.diagnose.report import advice_for
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import run_named, runs_named
@@ -113,17 +112,14 @@ def _is_job(argument: str) -> bool:
 
 def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbose: bool) -> int:
     from clusterkit.cli.frame.job_args import note_owner
-    from clusterkit.jobs.document import document_of
+    from clusterkit.observe.diagnose.document import advice_for, job_document
     from clusterkit.observe.diagnose.job import diagnose_run
 
     note_owner(run)
     found = diagnose_run(run, rules)
     advice = advice_for(found)
     if as_json:
-        from clusterkit.cli.diagnose.report import document
-
-        job = document_of(found.job)
-        console.json_document({"job": job, **document(found.diagnosis, advice)})
+        console.json_document(job_document(found, advice))
     else:
         _say_job(found, advice, verbose=verbose)
     return _exit_code(found)
@@ -202,7 +198,7 @@ def _diagnose_files(
         bytes=found.bytes + told.bytes,
     )
     if as_json:
-        from clusterkit.cli.diagnose.report import document
+        from clusterkit.observe.diagnose.document import document
 
         console.json_document({"job": None, **document(found, None)})
     else:

@@ -195,7 +195,8 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except Exception as error:  # the one place that may: a bug must not reach the user raw
         _report_end(error)
-        sys.exit(EXIT_COULD_NOT)
+        read = isinstance(error, BrokenPipeError) and _HELP & {*sys.argv}  # enough of the help
+        sys.exit(0 if read else EXIT_COULD_NOT)
 
 
 def _report_end(error: Exception) -> None:

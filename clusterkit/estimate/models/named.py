@@ -164,7 +164,10 @@ def _presets() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _like(text: str) -> str:
-    """Return the name that was meant perhaps, or the families that there are."""
+    """Return the sizes of the family that is named, the name that may be meant, or families."""
+    sizes = [name for name in _presets() if _key(name.rpartition("-")[0]) == _key(text)]
+    if sizes:
+        return f"which size? {', '.join(sizes)}"
     near = did_you_mean(text.rsplit("/", 1)[-1], _presets())
     families = dict.fromkeys(re.sub(r"-([0-9]|base|large).*", "", name) for name in _presets())
     return near or f"known are sizes of {', '.join(families)}"

@@ -215,9 +215,11 @@ def _model(options: EstimateOptions) -> ModelShape:
 
 
 def _is_module(model: str | os.PathLike[str] | None) -> bool:
-    """Tell whether a model is named by its import path."""
+    """Tell whether a model is named by its import path, and not by a tag, as in `llama3.1:8b`."""
     text = "" if model is None else str(model)
-    return ":" in text and not Path(text).expanduser().exists()
+    path, colon, factory = text.rpartition(":")
+    named = bool(colon) and not (path and factory[:1].isdigit())
+    return named and not Path(text).expanduser().exists()
 
 
 def _margin(part: str | float | None) -> float:

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ _NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
 
 
 def require_runnable(plan: LaunchPlan) -> None:
-    """Refuse a job whose run folder cannot be named, or whose script is missing.
+    """Refuse a job whose run folder cannot be named, or whose script or mpirun is missing.
 
     Raises:
         UserError: that is so.
@@ -45,12 +46,27 @@ def require_runnable(plan: LaunchPlan) -> None:
     _require_plain_name(plan.cluster)
     if plan.container is not None:
         return  # an image may have a script that this machine has not
+    if plan.cluster.kind.shares_machine and "mpi_launch.py" in plan.command.files:
+        _require_mpirun(plan)
     # Without a copy of this folder, it is the nodes that have to have the script.
     if not plan.cluster.kind.lists_hosts or plan.cluster.shared_filesystem or plan.sync:
         if plan.script_kind.is_file:
             _require_script(plan.script, Path(plan.workdir))
         elif plan.script_kind is ScriptKind.MODULE:
             _require_module(plan.script, Path(plan.workdir))
+
+
+def _require_mpirun(plan: LaunchPlan) -> None:
+    """Refuse what mpirun starts, where this machine has none and the cluster loads none."""
+    cluster = plan.cluster
+    if cluster.setup or cluster.modules or "PATH" in plan.env:
+        return
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if not any(shutil.which(name, path=path) for name in ("mpirun", "mpiexec", "mpiexec.hydra")):
+        raise UserError(
+            f"{plan.framework} starts ranks by mpirun, which this machine does not have",
+            hint="apt install openmpi-bin; or load it: `setup:` or `modules:` of the cluster",
+        )
 
 
 def conditions_of(texts: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, ...]:

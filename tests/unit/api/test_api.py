@@ -57,7 +57,8 @@ def same(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 def test_import_loads_nothing_before_it_is_asked_for() -> None:
     code = (
-        "import sys, clusterkit; assert 'submit' in dir(clusterkit)\n"
+        "import sys, clusterkit\n"
+        "assert dir(clusterkit) == sorted([*clusterkit.__all__, '__version__'])\n"
         "ours = sorted(m for m in sys.modules if m.startswith('clusterkit'))\n"
         "print(*ours, 'typer' in sys.modules)"
     )
@@ -182,6 +183,10 @@ def test_a_job_that_fails_raises_nothing_and_says_why(desk: Path) -> None:
     assert (ended["state"], ended["exit_code"]) == ("failed", 3)
     assert ended["failure"]["rank"] == 0
     assert "exited with 3" in job._repr_html_()
+    why = clusterkit.diagnose(job)
+    assert same(why.document, verb("diagnose", job.job_id))
+    assert why.cause is not None
+    assert why.cause["title"] in repr(why)
 
 
 def test_the_document_of_a_submission(desk: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -32,3 +35,12 @@ def test_every_help_is_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     about = map(str.strip, done.stdout.partition("╭")[0].splitlines())
     lone = [one for one, after in pairwise(about) if one and after and len(one) < 40]
     assert not lone, "a line of the source is longer than the terminal"
+
+
+def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = (sys.executable, "-m", "clusterkit", "--help")
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, "")

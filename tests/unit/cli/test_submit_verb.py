@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -116,6 +117,19 @@ def test_mistakes_exit_2_and_say_what_to_type(
     for text in said:
         assert text in done.stderr
     assert not list(desk.glob("runs/*"))
+
+
+def test_without_mpirun_no_job_starts_that_needs_it(desk: Path) -> None:
+    tools = desk / "bin"
+    tools.mkdir()
+    for name in ("bash", "python3"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    words = ("submit", "--cluster", "local", "--framework", "mpi", "--dry-run", "train.py")
+    done = run(desk, *words, PATH=str(tools))
+    assert done.returncode == 2
+    assert "this machine does not have" in done.stderr
+    (tools / "mpirun").symlink_to("/bin/true")
+    assert run(desk, *words, PATH=str(tools)).returncode == 0
 
 
 @pytest.mark.parametrize(

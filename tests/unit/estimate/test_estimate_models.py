@@ -171,6 +171,7 @@ def test_the_parameters_that_one_token_meets(name: str, active: float) -> None:
         ("gpt-3-175B", "gpt3-175b"),
         ("google/gemma-2-9b-it", "gemma-2-9b"),
         ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+        ("llama3.1:8b", "llama-3.1-8b"),
         ("Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
         ("GPT OSS 120B", "gpt-oss-120b"),
         ("LLAMA3.1_405B", "llama-3.1-405b"),
@@ -185,6 +186,8 @@ def test_names_are_known_as_a_hub_writes_them(asked: str, name: str) -> None:
 def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> None:
     with pytest.raises(UserError, match=r"did you mean 'llama-3-8b'.*config\.json.*--params 7B"):
         model_named("lama-3-8b")
+    with pytest.raises(UserError, match=r"which size\? llama-3-8b, llama-3-70b; or"):
+        model_named("llama3")
     with pytest.raises(UserError, match=r"known are sizes of bert, .*mixtral"):
         model_named("zzz")
 
