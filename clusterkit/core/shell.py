@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from clusterkit.core.model import Ref, Word
+if TYPE_CHECKING:
+    from clusterkit.core.model import Word
 
 
 def quote(word: Word) -> str:
@@ -19,11 +21,11 @@ def quote(word: Word) -> str:
     >>> quote(("--node-rank=", Ref("CK_NODE_RANK")))
     '--node-rank="${CK_NODE_RANK}"'
     """
-    if isinstance(word, Ref):
-        return f'"${{{word.name}}}"'
+    if isinstance(word, str):
+        return shlex.quote(word)
     if isinstance(word, tuple):
         return "".join(quote(part) for part in word if part != "") or "''"
-    return shlex.quote(word)
+    return f'"${{{word.name}}}"'
 
 
 def quote_path(path: str) -> str:
@@ -41,11 +43,11 @@ def resolve(word: Word, values: Mapping[str, str]) -> str:
     Raises:
         KeyError: a reference has no value.
     """
-    if isinstance(word, Ref):
-        return values[word.name]
+    if isinstance(word, str):
+        return word
     if isinstance(word, tuple):
         return "".join(resolve(part, values) for part in word)
-    return word
+    return values[word.name]
 
 
 class Secret:

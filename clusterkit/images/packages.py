@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from clusterkit.core.distribution import own_requirements
 from clusterkit.core.errors import UserError
-from clusterkit.launch.frameworks import Framework, load_framework
-from clusterkit.launch.frameworks.base import PACKAGE_NAME
+
+if TYPE_CHECKING:
+    from clusterkit.launch.frameworks import Framework
 
 
 def framework_called(name: str | None) -> Framework | None:
     """Return a framework; None where there is none of that name here, as of another machine's."""
+    from clusterkit.launch.frameworks import load_framework  # noqa: PLC0415 - few need one
+
     try:
         return load_framework(name) if name else None
     except UserError:
@@ -38,6 +42,7 @@ def remedies(framework: Framework, python: str) -> tuple[str, ...]:
 def image_with(framework: Framework) -> str | None:
     """Return the name of an image that has the package; None where the catalogue has none."""
     from clusterkit.images.catalogue import IMAGES, lineage  # noqa: PLC0415 - reads a long file
+    from clusterkit.launch.frameworks.base import PACKAGE_NAME  # noqa: PLC0415
 
     if "/" in framework.image:
         return framework.image  # of somebody else, by its whole name

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from clusterkit.core.errors import Problem, UserError, choices_hint
-from clusterkit.core.model import ClusterSpec, ContainerRuntime
-from clusterkit.launch.frameworks import framework_names
 from clusterkit.launch.option_rows import Option, Place
+
+if TYPE_CHECKING:
+    from clusterkit.core.model import ClusterSpec
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -70,6 +71,9 @@ def refuse_nonsense(options: PreflightOptions, cluster: ClusterSpec) -> None:
 
 
 def _problems(options: PreflightOptions, cluster: ClusterSpec) -> Iterator[Problem]:
+    from clusterkit.core.model import ContainerRuntime  # noqa: PLC0415 - `--self` needs neither
+    from clusterkit.launch.frameworks import framework_names  # noqa: PLC0415
+
     known = framework_names()
     if options.framework is not None and options.framework not in known:
         yield Problem(

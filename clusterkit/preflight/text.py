@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import ClusterKind
 from clusterkit.core.shell import quote
 from clusterkit.core.text import wrapped
 from clusterkit.preflight.bundle import Bundle
@@ -105,6 +104,8 @@ def require_slurm(job: PreflightJob) -> None:
     Raises:
         UserError: their cluster is none of Slurm.
     """
+    from clusterkit.core.model import ClusterKind  # noqa: PLC0415 - loads slowly
+
     if job.kind != ClusterKind.SLURM:
         raise UserError(
             f"--drain-command: Slurm does not know the nodes of a cluster of kind {job.kind}",

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.core.model import ClusterSpec
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from clusterkit.transport.script import AnswerReader, Compound
 
 if TYPE_CHECKING:
+    from clusterkit.core.model import ClusterSpec
     from clusterkit.transport.local import LocalTransport
     from clusterkit.transport.srun import SrunTransport
     from clusterkit.transport.ssh.transport import SshTransport

@@ -12,9 +12,6 @@ from clusterkit.core import files
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile import Format
-from clusterkit.core.hosts.hostfile_writer import write
-from clusterkit.core.model import Host
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.text import drain_commands, drain_reason, report_lines
@@ -40,10 +37,10 @@ def require(places: Mapping[str, Path]) -> None:
     Raises:
         UserError: one of them cannot be written.
     """
-    from clusterkit.observe.prometheus import require_metrics
-
     for flag, path in places.items():
         if flag == "--prometheus":
+            from clusterkit.observe.prometheus import require_metrics
+
             require_metrics(path)
             continue
         what = "new folder" if flag == "--save" else "file"
@@ -96,6 +93,10 @@ def _write(flag: str, path: Path, bundle: Bundle, report: Report) -> None:
 
 def _write_hostfile(path: Path, bundle: Bundle, names: Sequence[str]) -> None:
     """Write nodes with their slots where all are known, else the names."""
+    from clusterkit.core.hosts.hostfile import Format
+    from clusterkit.core.hosts.hostfile_writer import write
+    from clusterkit.core.model import Host
+
     job = bundle.job
     slots = {name: job.slots.get(name) or job.gpus_per_node for name in names}
     if None in slots.values():

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.core.findings import Verdict
 from clusterkit.images.packages import framework_called, image_with, pip_line
-from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import known, machine_check, uniform
 from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Check, Evaluation, Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import PreflightJob
+
+if TYPE_CHECKING:
+    from clusterkit.launch.frameworks import Framework
 
 
 def _compared(

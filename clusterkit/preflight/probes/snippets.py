@@ -10,13 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterkit.core.data import read_template
-from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.core.untrusted import whole
 from clusterkit.transport.probe import PreflightJob, Unparsed
-
-DEFAULT_PORT = ClusterSpec(name="any", kind=ClusterKind.SSH).port_range[0]
-"""Where the job's own port is not known: the first of those that jobs are given."""
 
 HEADER = "ck-"
 """How the output of a program begins; without it, it never ran."""
@@ -37,6 +33,13 @@ def bundled(program: str, modules: Mapping[str, str]) -> str:
         for name, source in modules.items()
     )
     return f"import sys, types\n{known}{program}"
+
+
+def port_of(job: PreflightJob) -> int:
+    """Return the port of the job; where that is not known, the first of those that jobs get."""
+    from clusterkit.core.model import ClusterKind, ClusterSpec  # noqa: PLC0415 - loads slowly
+
+    return job.port or ClusterSpec(name="any", kind=ClusterKind.SSH).port_range[0]
 
 
 def snippet(

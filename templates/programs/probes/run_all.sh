@@ -18,8 +18,6 @@ printf '%s%.@LINE@s\n' "$T $1 $2 " "$l"
 done
 exec awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'
 }
-# seconds since boot
-W() { read -r w _ </proc/uptime; echo "$w"; }
 # a command with a time limit, where there is `timeout` with the options of coreutils
 if timeout -k 1 1 true 2>/dev/null
 then B() { timeout -k @KILL@ "$@"; }
@@ -47,12 +45,13 @@ done
 done
 exit 130
 }
-# run one probe: its name, time limit and snippet
+# run one probe: its name, time limit and snippet; times are seconds since boot, read without a fork
 P() {
-s=$(W)
+read -r s _ </proc/uptime
 r=$({ { { B "$2" sh -c "$3" 2>&4 3>&- 4>&- 5>&-; echo "$?" >&5; } | L "$1" o >&3; } 4>&1 |
 L "$1" e >&3; } 5>&1)
-echo "$T $1 = $r $s $(W)"
+read -r w _ </proc/uptime
+echo "$T $1 = $r $s $w"
 }
 H 2>/dev/null &
 h=$! j=

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_template
-from clusterkit.preflight.probes.snippets import DEFAULT_PORT, bundled, read_program, snippet
+from clusterkit.preflight.probes.snippets import bundled, port_of, read_program, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 MOST_ROUNDS = 4
@@ -103,7 +103,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     arguments = (
         bundled(read_program("allreduce_rank"), {_COLLECTIVE: collective}),
         ",".join(job.hosts),
-        str(job.port or DEFAULT_PORT),
+        str(port_of(job)),
         backend,
         str((job.gpus_per_node or 1) if backend == "nccl" else 1),
         rounds or neighbours,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.snippets import (
-    DEFAULT_PORT,
     number_of,
+    port_of,
     read_pairs,
     snippet,
     text_of,
@@ -130,7 +130,7 @@ def links_snippet(job: PreflightJob, *, run: str = "-", rounds: str = "") -> str
     slot_s = min(high, max(low, _BUDGET_S / count))
     arguments = (
         ",".join(job.hosts),
-        str(job.port or DEFAULT_PORT),
+        str(port_of(job)),
         run,
         f"{WINDOW_S:g}",
         f"{slot_s:.2f}",
