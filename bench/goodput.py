@@ -28,6 +28,7 @@ from tests.helpers.lab_jobs import Cluster
 NODES = 3
 GOAL = 0.8
 ROOT = Path("/tmp/ck-bench-good")
+"""Of the practice clusters, one for each kind: both may be measured at the same time."""
 _PATIENCE_S = 120.0
 """Without a step for so long, the job has failed."""
 
@@ -138,7 +139,7 @@ def measure(kind: str, minutes: float, every_s: float) -> Found:
     Raises:
         BenchError: it did not start, or did not go on after a fault.
     """
-    with practice_cluster(ROOT, NODES) as lab:
+    with practice_cluster(ROOT.with_name(f"{ROOT.name}-{kind}"), NODES) as lab:
         folder = lab.shared / "goodput"
         folder.mkdir()
         (folder / "steps.py").write_text(STEPS)

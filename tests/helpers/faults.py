@@ -1,7 +1,9 @@
 """Faults that jobs on the practice cluster have to survive, or to end by and say so.
 
 Each is a test (tests/lab/test_faults.py), and a row of docs/reliability.md: `make faults` strikes
-with all of them and writes down what the user was told, and after how long.
+with all of them and writes down what the user was told, after how long, and when the next attempt
+was under way; `python -m tests.helpers.faults restart power-again` only with some, and keeps the
+other rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,16 +33,19 @@ _START, _END = "<!-- make faults -->", "<!-- end -->"
 SLEEP = "echo on; sleep 300"
 SHORT = "echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; sleep 1"
 """Ends once the strike is over."""
-ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
+_STEP = "touch $CK_RESULTS/again-$CK_NODE_RANK"
+"""The first step of an attempt that follows."""
+ONCE = f"echo on; ((CK_RESTART_COUNT)) && {_STEP} || sleep 300"
 """Ends well when it is started again, and not before."""
 FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
 ECC = (
-    "echo on; ((CK_RESTART_COUNT)) && exit; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; "
+    f"echo on; ((CK_RESTART_COUNT)) && exec {_STEP}; "
+    "until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; "
     "((CK_NODE_RANK == 1)) || sleep 300; "
     "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered'; exit 1"
 )
 STEPS = (
-    "echo on; ((CK_RESTART_COUNT)) && exit; "
+    f"echo on; ((CK_RESTART_COUNT)) && exec {_STEP}; "
     "for ((k = 0; ; k++)); do touch $CK_RESULTS/$k-$CK_NODE_RANK; "
     "until [[ -e $CK_RESULTS/$k-0 && -e $CK_RESULTS/$k-1 && -e $CK_RESULTS/$k-2 ]]; do sleep 0.1; "
     "done; ((CK_NODE_RANK)) || echo step $k; sleep 0.3; done"
@@ -76,6 +81,8 @@ class Told:
     end: str
     seconds: float
     """From the fault to the answer of `clusterkit wait`."""
+    again_s: float | None
+    """From the fault until the last node has taken the first step of the next attempt."""
 
 
 def suffer(cluster: Cluster, fault: Fault) -> Told:
@@ -87,18 +94,19 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
         cluster.environment |= UNSCALED
     run = cluster.submit(fault.body, **fault.options)
     await_true(started(run, nodes=fault.options.get("nodes", 3)))
-    began = time.monotonic()
+    began, at = time.monotonic(), time.time()
     fault.strike(cluster, run)
     _let_end(run)
     cluster.ck("wait", run.run_id, timeout_s=180)
     seconds = time.monotonic() - began
+    steps = [step.stat().st_mtime for step in run.results.glob("again-*")]
     document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
     await_true(lambda: not cluster.left(run))
     if cluster.kind == "ssh":
         cluster.ck("wait", cluster.submit("true").run_id)
     reason = document["reason"]
     end = document["state"] + (f": {reason}" if reason else "")
-    return Told(end=end, seconds=seconds)
+    return Told(end=end, seconds=seconds, again_s=max(steps) - at if steps else None)
 
 
 def _let_end(run: RunFolder) -> None:
@@ -470,26 +478,46 @@ ELSEWHERE = {
 """Strikes whose mechanism another test strikes as well; `make faults` has them all the same."""
 
 
-def main() -> None:
-    """Strike with every fault, and write the table."""
+def main(names: Sequence[str]) -> None:
+    """Strike with every fault, or with some, and write the table.
+
+    Raises:
+        SystemExit: there is no such fault; or one ended otherwise than it has to.
+    """
+    if unknown := set(names) - FAULTS.keys():
+        sys.exit(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    before, rest = PAGE.read_text().split(_START)
+    old, after = rest.split(_END)
+    rows = {tuple(line.split(" | ")[:2]): line for line in old.strip().splitlines()[2:]}
+    loads, wrong = list[float](), list[str]()
     lab = Lab()
     lab.up()
-    rows = []
     try:
         for kind, name in STRIKES:
             fault = FAULTS[name]
+            if names and name not in names:
+                continue
+            loads.append(os.getloadavg()[0])
             with tempfile.TemporaryDirectory(dir="/tmp") as folder:
                 told = suffer(Cluster(lab, Path(folder), kind), fault)
-            assert re.fullmatch(fault.ends[kind], told.end), (kind, name, told)
-            rows.append(f"| {fault.words} | {kind} | {told.end} | {told.seconds:.0f} s |")
-            print(rows[-1], flush=True)
+            if not re.fullmatch(fault.ends[kind], told.end):
+                wrong.append(f"{name} on {kind}: {told}")
+                continue
+            again = "" if told.again_s is None else f"{told.again_s:.0f} s"
+            row = f"| {fault.words} | {kind} | {told.end} | {again} | {told.seconds:.0f} s |"
+            rows[f"| {fault.words}", kind] = row
+            print(row, f"load {loads[-1]:.1f}", flush=True)
     finally:
         lab.down()
-    head = ["| what happens to a running job | cluster | `clusterkit wait` says | after |"]
-    table = "\n".join([*head, "|---|---|---|---|", *rows])
-    before, rest = PAGE.read_text().split(_START)
-    files.write_text(PAGE, f"{before}{_START}\n{table}\n{_END}{rest.split(_END)[1]}")
+        columns = "what happens to a running job | cluster | `clusterkit wait` says"
+        head = f"| {columns} | goes on after | ends after |"
+        ordered = [rows.get((f"| {FAULTS[name].words}", kind), "") for kind, name in STRIKES]
+        table = "\n".join([head, "|---|---|---|---|---|", *filter(None, ordered)])
+        files.write_text(PAGE, f"{before}{_START}\n{table}\n{_END}{after}")
+    print(f"load average {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
