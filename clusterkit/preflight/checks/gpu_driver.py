@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import (
     Part,
@@ -118,13 +119,35 @@ def _gpus(count: int) -> str:
 @check("GPU003", "gpu-model", nvidia_gpus.PROBE, tier=Tier.ROUND_TRIP)
 def _model(evidence: Evidence) -> Results:
     mixed, probe = advice("GPU003"), nvidia_gpus.PROBE
-    yield from uniform(
-        evidence, probe, _models, what="GPU model", odd=Verdict.FAIL, hint=mixed.hint
-    )
+    hint = f"{_pace(evidence)}{mixed.hint}"
+    yield from uniform(evidence, probe, _models, what="GPU model", odd=Verdict.FAIL, hint=hint)
     for node in evidence.nodes:
         facts = node.of(probe)
         if not isinstance(facts, Missing) and len({gpu.name for gpu in facts.gpus}) > 1:
             yield node.name, mixed.warn(f"different GPUs in one node: {_models(facts)}")
+
+
+def _pace(evidence: Evidence) -> str:
+    """Return how much slower the slowest of several models is, by dense 16-bit products.
+
+    Empty where all are alike, or one is not in the table of `estimate`.
+    """
+    found = [node.of(nvidia_gpus.PROBE) for node in evidence.nodes]
+    names = sorted({gpu.name for one in found if not isinstance(one, Missing) for gpu in one.gpus})
+    if len(names) < 2:
+        return ""
+    # A table that only few preflights need, and that each node would load for its own checks.
+    from clusterkit.estimate.machines.gpus import gpu_named  # noqa: PLC0415
+
+    try:
+        rates = {name: gpu_named(name).half_tflops for name in names}
+    except UserError:
+        return ""
+    slow, fast = min(names, key=rates.__getitem__), max(names, key=rates.__getitem__)
+    if rates[slow] == rates[fast]:
+        return ""
+    share = f"{rates[slow] / rates[fast]:.0%}"
+    return f"with equal batches {fast} works at up to {share} of its speed, that of {slow}; "
 
 
 def _models(facts: NvidiaGpus) -> str | None:

@@ -351,6 +351,14 @@ class TestUniform:
         nodes = {f"n{i}": {"nvidia-gpus": _table(name)} for i, name in enumerate(names)}
         _, odd = _findings("GPU003", nodes)
         assert (odd.verdict, odd.nodes) == ("fail", ("n3",))
+        # 125 of 989 TFLOP/s (NVIDIA's data sheets, 16 bits, dense)
+        assert "at up to 13% of its speed, that of NVIDIA A10; a job runs" in (odd.hint or "")
+
+    @pytest.mark.parametrize("name", ["NVIDIA Toaster 9", "custom:tflops=-1", ":"])
+    def test_what_a_model_costs_that_nobody_knows_is_not_told(self, name: str) -> None:
+        nodes = {f"n{i}": {"nvidia-gpus": _table(_H100 if i else name)} for i in range(3)}
+        found = [one for one in _findings("GPU003", nodes) if one.verdict is Verdict.FAIL]
+        assert [(one.hint or "")[:10] for one in found] == ["a job runs"]
 
     def test_two_models_in_one_node(self) -> None:
         text = f"{_COLUMNS}\n0, NVIDIA A10, 00000000:01:00.0\n1, NVIDIA T4, 00000000:02:00.0\n"
