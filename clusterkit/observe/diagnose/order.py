@@ -107,7 +107,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
         telling = [event for event in symptoms if event.rule.priority > BARE]
         alone = [event for event in events if event.rule.alone]
         return _first_of(telling or alone or symptoms or events, place)
-    exception = _first_of([event for event in symptoms if event.generic], place)
+    raised = [event for event in symptoms if event.generic and event.hit.line]
+    exception = _first_of(raised, place)
     if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
         return best
     return best if _earlier(best, exception) else exception

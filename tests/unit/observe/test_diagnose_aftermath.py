@@ -75,6 +75,15 @@ def test_what_was_handled_on_one_node_is_handled_at_that_moment_on_others(say: S
     assert cause(say(first, twice)) == ("module-missing", None), "the last one ended it"
 
 
+def test_a_bare_exit_code_of_the_first_node_to_end_tells_less_than_a_cause_on_another(
+    say: Say,
+) -> None:
+    missing = "clusterkit: no mpirun of Open MPI on n1: install it (openmpi-bin)\n"
+    ended = Fact(text="clusterkit fact: exit=127", node="n2", time=1.0)
+    found = say(missing, "", facts=(ended,), first=Place(node="n2"))
+    assert cause(found) == ("mpi-missing", None)
+
+
 def test_progress_bars_without_a_word_are_steps(say: Say) -> None:
     bars = "".join(
         f"\r {n // 10}%|#   | {n}/1000 [{n // 60:02}:{n % 60:02}<06:40,  2.42it/s]"
