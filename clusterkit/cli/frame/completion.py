@@ -1,7 +1,7 @@
-"""Values that a shell completes: clusters, frameworks, jobs, models, GPUs, topics, checks.
+"""Verbs and values that a shell completes: clusters, jobs, frameworks, models, GPUs, topics.
 
-Verbs and flags are left to typer. This answers before typer, or a verb, is loaded, and keeps what
-takes long (the configuration, topics) in the user's cache: a shell waits for it at every TAB.
+Flags are left to typer. This answers before typer, or a verb, is loaded, and keeps what takes long
+(the configuration, topics, help) in the user's cache: a shell waits for it at every TAB.
 Only plain words are handed out, since shells read the answer as code: zsh puts it through `eval`.
 """
 
@@ -97,10 +97,12 @@ def _split(line: str) -> list[str]:
 
 
 def _kind(words: Sequence[str], begun: str) -> str | None:
-    """Return what is to be completed; None where it is a verb, a flag, or nobody here knows."""
+    """Return what is to be completed; None where it is a flag, or nobody here knows."""
     verb = next((word for word in words if not word.startswith("-")), None)
-    if verb is None or begun.startswith("-") or "--" in words:
+    if begun.startswith("-") or "--" in words or words[-1:] == ["--config-file"]:
         return None
+    if verb is None:
+        return "verbs"
     last = words[-1]
     behind = [word for word in words[words.index(verb) + 1 :] if not word.startswith("-")]
     for row in read_table(__file__, "completion.tsv"):
@@ -155,6 +157,18 @@ def _topics() -> Values:
     return ((str(name), "") for name in found)
 
 
+def _verbs() -> Values:
+    def load() -> dict[str, str]:
+        from clusterkit.cli.frame.main import VERBS, command_of
+
+        helps = {verb: command_of(verb).get_short_help_str(60) for verb in VERBS}
+        return {verb: _NOT_PLAIN.split(text, maxsplit=1)[0] for verb, text in helps.items()}
+
+    key = [__version__, _stamp(Path(__file__).with_name("verbs.tsv"))]
+    found: dict[str, str] = _kept("verbs", key, load)
+    return found.items()
+
+
 def _jobs() -> Iterator[tuple[str, str]]:
     """Yield `latest`, and the newest jobs and arrays of this user, newest first."""
     from clusterkit.executors.run.runfolder import read_submission
@@ -182,6 +196,7 @@ _VALUES: Mapping[str, Callable[[], Values]] = {
     "jobs": _jobs,
     "models": _models,
     "topics": _topics,
+    "verbs": _verbs,
 }
 
 

@@ -57,7 +57,8 @@ def tab(
         ("estimate --model llama-3.1", ["llama-3.1-8b"], ["gpt2"]),
         ("preflight --select GPU001,IB00", ["GPU001,IB001"], ["IB001"]),
         ("explain nccl-jo", ["nccl-job-env"], ["GPU001"]),
-        ("sub", ["submit"], []),
+        ("sub", ["submit"], ["status"]),
+        ("--debug d", ["diagnose", "doctor"], ["submit"]),
         ("exec latest -- l", [], ["latest"]),
     ],
 )
@@ -99,7 +100,7 @@ def test_a_changed_configuration_is_seen_and_a_broken_one_is_no_message(desk: Pa
 
 def test_a_tab_stays_within_its_budget(desk: Path) -> None:
     make_run(desk / "runs", "one", job_id="41")
-    for line in ("submit -c ", "status ", "explain n", "estimate --gpu ", "submit -f "):
+    for line in ("", "sub", "submit -c ", "status ", "explain n", "estimate --gpu ", "submit -f "):
         tab(desk, "bash", f"clusterkit {line}")
         took = []
         for _ in range(5):
