@@ -21,7 +21,10 @@ from tests.unit.config.test_platforms import SIGNS, write_machine
 AZURE = next(sign for sign in SIGNS if sign["platform"] == "azure-nd")
 CLOUDS = {
     "azure-nd": ("Standard_ND96isr_H100_v5", "Metadata: true"),
+    "azure-gb": ("Standard_ND128isr_GB300_v6", "Metadata: true"),
     "gcp-gib": ("projects/12/machineTypes/a4-highgpu-8g", "Metadata-Flavor: Google"),
+    "gcp-tcpx": ("projects/12/machineTypes/a3-highgpu-8g", "Metadata-Flavor: Google"),
+    "gcp-tcpxo": ("projects/12/machineTypes/a3-megagpu-8g", "Metadata-Flavor: Google"),
     "oci-roce": ("BM.GPU.H100.8", "Authorization: Bearer Oracle"),
 }
 

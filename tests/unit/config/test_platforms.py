@@ -76,45 +76,6 @@ def test_what_a_platform_sets_is_no_fault_there(
     assert load_platform(name).model.source
 
 
-VENDORS = {
-    "aws-efa": "FI_EFA_USE_HUGE_PAGE=0",
-    "gcp-tcpx": """NCCL_NET=GPUDirectTCPX_v7 NCCL_SOCKET_IFNAME=enp0s12 NCCL_ALGO=Ring
-        NCCL_PROTO=Simple NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=enp6s0,enp12s0,enp134s0,enp140s0
-        NCCL_GPUDIRECTTCPX_CTRL_DEV=enp0s12 NCCL_CROSS_NIC=0 NCCL_NET_GDR_LEVEL=PIX
-        NCCL_P2P_PXN_LEVEL=0 NCCL_BUFFSIZE=4194304 NCCL_DYNAMIC_CHUNK_SIZE=524288
-        NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX=/run/tcpx-7""",
-    "gcp-tcpxo": """NCCL_LIB_DIR=/var/lib/tcpxo/lib64 NCCL_SOCKET_IFNAME=enp0s12
-        NCCL_FASTRAK_CTRL_DEV=enp0s12 NCCL_FASTRAK_IFNAME=enp6s0,enp7s0,enp13s0,enp14s0
-        NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY=/dev/aperture_devices""",
-    "gcp-gib": """NCCL_NET=gIB NCCL_CROSS_NIC=0 NCCL_NET_GDR_LEVEL=PIX NCCL_IB_GID_INDEX=3
-        NCCL_IB_TC=52 NCCL_IB_FIFO_TC=84 NCCL_IB_ADAPTIVE_ROUTING=1 NCCL_IB_QPS_PER_CONNECTION=4
-        NCCL_P2P_NET_CHUNKSIZE=131072 NCCL_NVLS_CHUNKSIZE=524288
-        NCCL_SOCKET_IFNAME=enp0s19,enp192s20
-        NCCL_TUNER_CONFIG_PATH=/usr/local/gib/configs/tuner_config_a4.txtpb""",
-    "azure-nd": """NCCL_TOPO_FILE=/opt/microsoft/ndv5-topo.xml NCCL_IB_PCI_RELAXED_ORDERING=1
-        NCCL_SOCKET_IFNAME=eth0 UCX_TLS=rc UCX_NET_DEVICES=mlx5_ib0:1 NCCL_PXN_DISABLE=1
-        NCCL_IGNORE_CPU_AFFINITY=1 NCCL_IB_QPS_PER_CONNECTION=4 NCCL_MIN_NCHANNELS=32
-        NCCL_P2P_NET_CHUNKSIZE=2097152 NCCL_COLLNET_ENABLE=1""",
-    "azure-gb": """NCCL_MNNVL_ENABLE=1 NCCL_NVLS_ENABLE=1 NCCL_DMABUF_ENABLE=1
-        NCCL_SHM_DISABLE=1 NCCL_IB_SL=1 NCCL_NET_GDR_LEVEL=PHB NCCL_NET_GDR_C2C=1
-        NCCL_IB_QPS_PER_CONNECTION=4 NCCL_SOCKET_IFNAME=eth0""",
-    "oci-roce": """NCCL_CUMEM_ENABLE=0 NCCL_IB_SPLIT_DATA_ON_QPS=0 NCCL_IB_QPS_PER_CONNECTION=1
-        NCCL_IB_GID_INDEX=3 NCCL_IB_TC=41 NCCL_IB_SL=0 NCCL_IB_TIMEOUT=22 NCCL_SOCKET_IFNAME=eth0
-        NCCL_IGNORE_CPU_AFFINITY=1 NCCL_IB_HCA==mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9
-        NCCL_NET_PLUGIN=/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so""",
-}
-"""What scripts of the vendors set where a platform sources them, or would be set by hand."""
-
-
-@pytest.mark.parametrize("name", VENDORS)
-def test_what_the_vendor_of_a_platform_sets_is_no_fault_there(tmp_path: Path, name: str) -> None:
-    spec = _load(tmp_path, f"clusters: {{c: {{kind: slurm, platform: {name}}}}}").clusters["c"]
-    env = dict(pair.split("=", 1) for pair in VENDORS[name].split())
-    findings = lint((from_environment(env),), allowed=spec.allowed_env)
-    assert [str(finding) for finding in findings if finding.verdict in {"warn", "fail"}] == []
-    assert {*VENDORS} | {"aws-hyperpod", "plain"} == {*platform_names()}
-
-
 @pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: f"{sign['platform']}-{sign['path']}")
 def test_a_machine_is_recognised(tmp_path: Path, sign: dict[str, str]) -> None:
     found = recognise(write_machine(tmp_path, sign))
