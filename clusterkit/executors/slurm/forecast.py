@@ -24,8 +24,10 @@ from clusterkit.executors.slurm.limits import Partition, clock, seconds_of
 from clusterkit.executors.slurm.refusals import own_message, refusal
 from clusterkit.executors.slurm.states import moment_of
 
-_START = re.compile(r"to start at (\S+) using \d+ processors? on (?:nodes )?(\S+)")
-"""What `sbatch --test-only` prints on stderr (slurm_job_will_run in Slurm's api/allocate.c)."""
+_START = re.compile(
+    r"to start at (\S+)(?: on cluster \S+)?(?: a)? using \d+ processors? on (?:nodes )?(\S+)"
+)
+"""What `sbatch --test-only` prints on stderr (Slurm's api/allocate.c), 26.05 with "a"."""
 _NO_SLURM = "fatal: "
 """How sbatch ends that finds no configuration, munge or controller: nobody has refused anything."""
 _TIMEOUT_S = 20.0

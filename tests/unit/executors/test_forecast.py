@@ -46,8 +46,11 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_start_and_nodes_are_told_of_the_very_script(desk: Path) -> None:
-    done = typed_in(desk, *SUBMIT, "--nodes", "2", "train.py", **slurm(desk))
+@pytest.mark.parametrize("more", ["", " a", " on cluster east", " on cluster east a"])
+def test_start_and_nodes_are_told_of_the_very_script(desk: Path, more: str) -> None:
+    """Alone as Slurm 22.05 and 24.11 print it; with "a" as 26.05 does, and of several clusters."""
+    path = slurm(desk, sbatch=STARTS.replace(" using", f"{more} using"))
+    done = typed_in(desk, *SUBMIT, "--nodes", "2", "train.py", **path)
     assert done.returncode == 0, done.stderr
     assert "would start 11-28 23:10 on n[1-2], as of now" in done.stderr
     assert (desk / "asked").read_text() == done.stdout
