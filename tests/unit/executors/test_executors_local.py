@@ -293,17 +293,20 @@ def test_looking_at_a_job_that_nobody_knows_writes_nothing(small_disk: Path, ful
 
 def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> None:
     runs = Runs(small_disk)
-    run = runs.start("echo ready; sleep 2")
+    go = small_disk / "go"
+    run = runs.start(f"echo ready; until [ -e {go} ]; do sleep 0.1; done")
     await_line(run, "ready")
     # Who has a file open for writing keeps that from being done by a remount of the disk.
     subprocess.run(["mount", "--bind", str(run.path), str(run.path)], check=True)
     try:
         remount = ["mount", "-o", "remount,ro,bind", str(run.path)]
-        deadline = time.monotonic() + 1.5
+        deadline = time.monotonic() + 30
         while subprocess.run(remount, check=False).returncode:  # busy while a file is written
             assert time.monotonic() < deadline
-        time.sleep(4)
-        assert "Read-only file system" in (load_job(run).status.reason or "")
+        go.touch()
+        while "Read-only file system" not in (load_job(run).status.reason or ""):
+            assert time.monotonic() < deadline, load_job(run).status
+            time.sleep(0.1)
     finally:
         subprocess.run(["umount", "--lazy", str(run.path)], check=True)
 
