@@ -8,7 +8,6 @@ other rows.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -97,10 +96,9 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
     began, at = time.monotonic(), time.time()
     fault.strike(cluster, run)
     _let_end(run)
-    cluster.ck("wait", run.run_id, timeout_s=180)
+    document = cluster.over(run, timeout_s=180)
     seconds = time.monotonic() - began
     steps = [step.stat().st_mtime for step in run.results.glob("again-*")]
-    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
     await_true(lambda: not cluster.left(run))
     if cluster.kind == "ssh":
         cluster.ck("wait", cluster.submit("true").run_id)

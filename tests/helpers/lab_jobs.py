@@ -79,6 +79,21 @@ class Cluster:
         document = json.loads(self.ck("status", run.run_id, "--json")[1])
         return document["state"], document["exit_code"]
 
+    def over(self, run: RunFolder, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Wait for a job, and return what `wait --json` prints, which `status --json` would.
+
+        One client less than to ask for it then.
+        """
+        code, printed = self.ck("wait", run.run_id, "--json", timeout_s=timeout_s)
+        document: dict[str, Any] = json.loads(printed)
+        assert code == {"succeeded": 0, "unknown": 2}.get(document["state"], 1)
+        return document
+
+    def ends(self, run: RunFolder, timeout_s: float = 120.0) -> tuple[str, int | None]:
+        """Wait for a job, and return its state and exit code."""
+        document = self.over(run, timeout_s)
+        return document["state"], document["exit_code"]
+
     def left(self, run: RunFolder, nodes: Sequence[str] = ()) -> list[str]:
         """Return the command lines of the job's processes on these nodes, or on all."""
         found = []

@@ -37,8 +37,7 @@ def pyxis(lab: Lab, tmp_path: Path) -> tuple[Cluster, dict[str, object]]:
 def test_the_exit_code_comes_through(pyxis: tuple[Cluster, dict[str, object]]) -> None:
     cluster, wanted = pyxis
     run = cluster.submit("echo kept >$CK_RESULTS/$CK_NODE_RANK; exit 7", **wanted)
-    cluster.ck("wait", run.run_id)
-    assert cluster.state(run) == ("failed", 7)
+    assert cluster.ends(run) == ("failed", 7)
     assert sorted(path.name for path in run.results.iterdir()) == ["0", "1"]
 
 
@@ -49,8 +48,7 @@ def test_a_cancelled_job_tidies_up_and_leaves_nothing(
     run = cluster.submit(TIDY, **wanted)
     await_true(lambda: all((run.results / f"begun-{rank}").exists() for rank in range(2)))
     cluster.ck("cancel", run.run_id)
-    cluster.ck("wait", run.run_id)
-    assert cluster.state(run)[0] == "cancelled"
+    assert cluster.ends(run)[0] == "cancelled"
     await_true(lambda: not cluster.left(run), 15.0)
     # Not by the log: what srun still brings of it, once it is told to end, is up to srun.
     assert all((run.results / f"saved-{rank}").exists() for rank in range(2))
@@ -61,7 +59,6 @@ def test_a_node_that_fails_ends_the_other(
 ) -> None:
     cluster, wanted = pyxis
     run = cluster.submit(f'[ "$CK_NODE_RANK" = 0 ] || {{ sleep 2; exit 5; }}; {TIDY}', **wanted)
-    cluster.ck("wait", run.run_id)
-    assert cluster.state(run) == ("failed", 5)
+    assert cluster.ends(run) == ("failed", 5)
     # Slurm ends the srun of the other node as well, which leaves its step no time.
     await_true(lambda: not cluster.left(run), 15.0)

@@ -58,14 +58,13 @@ class Training:
         found = self.desk.lab.processes(node, r"^\S*python\S* -u \S*train_\w+\.py .*--steps")
         return found[0].pid
 
-    def said(self) -> tuple[str, str | None]:
-        done = self.desk.clusterkit("status", self.run.run_id, "--json")
+    def said(self, verb: str = "status") -> tuple[str, str | None]:
+        done = self.desk.clusterkit(verb, self.run.run_id, "--json")
         document = json.loads(done.stdout)
         return document["state"], document["reason"]
 
     def ended(self) -> tuple[str, str | None]:
-        self.desk.clusterkit("wait", self.run.run_id)
-        return self.said()
+        return self.said("wait")
 
     def cancel(self) -> None:
         self.desk.clusterkit("cancel", self.run.run_id)

@@ -68,8 +68,7 @@ def disk(lab: Lab, tmp_path: Path) -> Iterator[Disk]:
 
 
 def told(cluster: Cluster, run: RunFolder) -> str:
-    cluster.ck("wait", str(run.path))
-    document = json.loads(cluster.ck("status", str(run.path), "--json")[1])
+    document = json.loads(cluster.ck("wait", str(run.path), "--json")[1])
     return f"{document['state']} {document['exit_code']}: {document['reason']}"
 
 

@@ -47,7 +47,8 @@ def test_a_job_whose_gpus_idle_on_all_nodes_is_cancelled(desk: Desk, tmp_path: P
         await_true(lambda: run.log(0).exists() and idle in run.log(0).read_text(), 90)
         assert desk.state(done["job_id"]) == "running"
         set_busy(tmp_path, second, 0)
-        await_true(lambda: desk.state(done["job_id"]) == "cancelled", 90)
+        over = desk.clusterkit("wait", done["job_id"], "--json", timeout_s=90)
+        assert json.loads(over.stdout)["state"] == "cancelled"
     lines = [json.loads(line)["busy"] for line in run.samples(0, 0).read_text().splitlines()]
     assert lines[0] == {"0": 80.0, "1": 80.0}
     assert lines[-1] == {"0": 0.0, "1": 0.0}

@@ -44,8 +44,7 @@ def running(cluster: Cluster, body: str = SLEEP, **options: object) -> RunFolder
 
 def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
     """Return the state of a job once it is over, and why, with no process of it left."""
-    cluster.ck("wait", run.run_id)
-    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    document = cluster.over(run)
     await_true(lambda: not cluster.left(run))
     await_true(lambda: not any(cluster.lab.processes(n, run.run_id) for n in cluster.lab.nodes))
     return document["state"], document["reason"]
@@ -53,10 +52,12 @@ def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
 
 def test_every_node_says_its_word_and_the_end_is_noticed_soon(cluster: Cluster) -> None:
     run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
-    assert cluster.ck("wait", run.run_id)[0] == 0
+    over = cluster.over(run)
     assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
     assert time.time() - max(path.stat().st_mtime for path in run.ends.iterdir()) < 15
-    assert ended(cluster, run) == ("succeeded", None)
+    assert (over["state"], over["reason"]) == ("succeeded", None)
+    assert json.loads(cluster.ck("status", run.run_id, "--json")[1]) == over
+    await_true(lambda: not cluster.left(run))
 
 
 def test_taken_slots_are_refused_by_name_and_free_after_a_cancel(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from clusterkit.core.model import NodeResult
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import Desk
-from tests.helpers.lab_jobs import await_true
+from tests.helpers.lab_jobs import await_true, started
 
 pytestmark = pytest.mark.lab
 
@@ -61,8 +61,7 @@ def most_at_once(jobs: list[dict[str, Any]]) -> int:
 
 
 def ending(desk: Desk, job: str) -> tuple[str, str | None]:
-    desk.clusterkit("wait", job)
-    document = json.loads(desk.clusterkit("status", job, "--json").stdout)
+    document = json.loads(desk.clusterkit("wait", job, "--json").stdout)
     return document["state"], document["reason"]
 
 
@@ -112,10 +111,11 @@ def test_a_cancelled_array_on_slurm_starts_none_of_its_waiting_jobs(
     desk: Desk, script: str
 ) -> None:
     array = submit(desk, *SLURM, "--array", "s=0-5%1", script, "{s}", "60", "0")
-    await_true(lambda: desk.state(array["jobs"][0]["job_id"]) == "running")
+    folders = [RunFolder(Path(job["run_dir"])) for job in array["jobs"]]
+    await_true(started(folders[0], nodes=1))
+    assert desk.state(array["jobs"][0]["job_id"]) == "running"
     done = desk.clusterkit("cancel", array["array"])
     assert (done.returncode, done.stdout) == (0, f"{array['array']} 6 cancelled\n")
-    folders = [RunFolder(Path(job["run_dir"])) for job in array["jobs"]]
     assert [run.log(0).exists() for run in folders][1:] == [False] * 5
 
 
@@ -154,8 +154,10 @@ def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script:
 
 def test_jobs_of_an_array_wait_for_slots_that_others_hold(desk: Desk, script: str) -> None:
     words = ("--cluster", "rack", "--framework", "env", "--preflight", "off")
-    holder = submit(desk, *words, "--nodes", "3", script, "x", "go", "0")["job_id"]
-    await_true(lambda: desk.state(holder) == "running")
+    held = submit(desk, *words, "--nodes", "3", script, "x", "go", "0")
+    await_true(started(RunFolder(Path(held["run_dir"]))))
+    holder = held["job_id"]
+    assert desk.state(holder) == "running"
     array = submit(desk, *SSH, "--array", "s=1,2", script, "{s}", "0", "0")
     assert {job["state"] for job in array["jobs"]} == {"pending"}
     errors = desk.folder / "errors"

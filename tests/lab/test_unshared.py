@@ -101,8 +101,7 @@ def said(cluster: Cluster, run: RunFolder) -> list[str]:
 
 def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
     """Return the state of a job once it is over, and why, with no process of it left."""
-    cluster.ck("wait", run.run_id)
-    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    document = cluster.over(run)
     await_true(lambda: not cluster.left(run))
     return document["state"], document["reason"]
 
@@ -223,8 +222,7 @@ def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> N
 def test_a_node_that_has_gone_is_named_and_the_others_words_come_back(cluster: Cluster) -> None:
     run = running(cluster, "echo on; trap 'echo told; exit 1' TERM; sleep 300 & wait")
     with link_down(cluster, "n3"):
-        cluster.ck("wait", run.run_id)
-        document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+        document = cluster.over(run)
     assert (document["state"], document["reason"]) == ("failed", "n3 no longer answers")
     assert [run.log(k).read_text() for k in range(2)] == ["on\ntold\n"] * 2
     await_true(lambda: not cluster.left(run))

@@ -39,9 +39,8 @@ def test_one_fails_and_the_others_hang(cluster: Cluster) -> None:
         "setsid sleep 300 & sleep 300"
     )
     began = time.monotonic()
-    assert cluster.ck("wait", run.run_id)[0] == 1
+    assert cluster.ends(run) == ("failed", 3)
     assert time.monotonic() - began < 60
-    assert cluster.state(run) == ("failed", 3)
     await_true(lambda: not cluster.left(run))
 
 
@@ -54,14 +53,12 @@ def test_a_job_that_slurm_suspends_and_resumes_goes_on(cluster: Cluster) -> None
     time.sleep(12)
     assert cluster.state(run) == ("running", None)
     cluster.lab.run("head", ["scontrol", "resume", job_id], check=True)
-    assert cluster.ck("wait", run.run_id)[0] == 0
-    assert cluster.state(run) == ("succeeded", 0)
+    assert cluster.ends(run) == ("succeeded", 0)
 
 
 def test_a_rank_killed_by_a_signal(cluster: Cluster) -> None:
     run = cluster.submit("echo on; kill -KILL $$", nodes=1)
-    assert cluster.ck("wait", run.run_id)[0] == 1
-    assert cluster.state(run) == ("failed", 137)
+    assert cluster.ends(run) == ("failed", 137)
 
 
 def test_a_killed_worker_leaves_nothing(cluster: Cluster) -> None:
@@ -69,8 +66,7 @@ def test_a_killed_worker_leaves_nothing(cluster: Cluster) -> None:
     await_true(started(run, 2))
     for process in cluster.lab.processes("n2", rf"clusterkit\.executors\.node .*{run.run_id}"):
         os.kill(process.pid, 9)
-    assert cluster.ck("wait", run.run_id)[0] == 1
-    assert cluster.state(run)[0] == "failed"
+    assert cluster.ends(run)[0] == "failed"
     await_true(lambda: not cluster.left(run))
 
 
@@ -104,8 +100,7 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
         # scripts are there by then.
         directives={"signal": "USR2@15"},
     )
-    assert cluster.ck("wait", run.run_id, timeout_s=180)[0] == 1
-    assert cluster.state(run) == ("timeout", 143)
+    assert cluster.ends(run, timeout_s=180) == ("timeout", 143)
     # Once, and deadly to nobody; what bash says of the end at the time limit may follow.
     assert run.log(1).read_text().split()[:2] == ["on", "notice"]
     assert run.log(1).read_text().count("notice") == 1
