@@ -100,16 +100,18 @@ def test_three_ranks_measure_every_collective(tmp_path: Path) -> None:
     assert code == 0, err
     assert (document["correct"], document["complete"], document["ranks"]) == (True, True, 3)
     assert document["nodes"] == ["node-0", "node-1", "node-2"]
-    factors = {"all_reduce": 4 / 3, "all_gather": 2 / 3, "reduce_scatter": 2 / 3}
+    whole = {"all_reduce": 4 / 3, "broadcast": 1, "sendrecv": 1}
+    shared = {"all_gather": 2 / 3, "reduce_scatter": 2 / 3, "alltoall": 2 / 3}
     measured = {(one["op"], one["bytes"]): one for one in document["measured"]}
-    # Gathers have a multiple of three elements.
-    assert [size for op, size in measured if op == "all_reduce"] == [65536, 131072, 262144]
-    assert [size for op, size in measured if op == "all_gather"] == [65532, 131064, 262140]
-    assert len(measured) == 9
+    # What ranks share has a multiple of three elements.
+    assert {*measured} == {
+        *((op, size) for op in whole for size in (65536, 131072, 262144)),
+        *((op, size) for op in shared for size in (65532, 131064, 262140)),
+    }
     for (op, size), one in measured.items():
         rate = size / one["seconds"] / 1e9
         assert one["algbw_gbs"] == pytest.approx(rate)
-        assert one["busbw_gbs"] == pytest.approx(rate * factors[op])
+        assert one["busbw_gbs"] == pytest.approx(rate * {**whole, **shared}[op])
         assert one["slowest_busbw_gbs"] <= one["busbw_gbs"] <= one["fastest_busbw_gbs"]
         assert (one["repeats"], one["iterations"]) == (4, 4)
     estimate = document["expected"]["estimate"]["all_reduce"]
