@@ -49,7 +49,10 @@ def allreduce(
     from clusterkit.observe.bench.allreduce.answer import answer
 
     arguments = collectives.arguments_of(
-        *(options, over, ops, sizes),
+        options,
+        over=over,
+        ops=ops,
+        sizes=sizes,
         iterations=iterations,
         seconds=seconds,
         backend=backend,

@@ -46,10 +46,10 @@ BENCH = jobs.Bench(
 
 def arguments_of(
     options: Mapping[str, Any],
+    *,
     over: str | None,
     ops: str,
     sizes: str | None,
-    *,
     iterations: int,
     seconds: int,
     backend: str,
