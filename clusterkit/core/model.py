@@ -419,6 +419,8 @@ class LaunchPlan:
     """Whom to tell that the job has ended (`core/notification.py`)."""
     on_failure: tuple[str, ...] = ()
     """Whom to tell that it has not ended well."""
+    boots: bool = False
+    """Whether Slurm may put the job back until its script begins, since a node did not boot."""
 
     @property
     def notice_s(self) -> int:

@@ -105,12 +105,16 @@ class Executor:
     absence = ""
     """Why a job is unknown of which nothing is known."""
 
-    def check_limits(self, plan: LaunchPlan) -> None:
+    def check_limits(self, plan: LaunchPlan) -> bool:
         """Refuse a plan that cannot run there, with figures; pass where they cannot be had.
+
+        Tell whether nodes may have to be started for it first.
 
         Raises:
             UserError: the plan asks for more than there is.
         """
+        del plan
+        return False
 
     def forecast(self, plan: LaunchPlan, script: str) -> Forecast | None:
         """Return when and where a job would start, and its limits; None where nobody can tell."""

@@ -180,13 +180,17 @@ def lacking(cloud_lab: Lab) -> Iterator[Callable[[str, str], None]]:
     cloud_lab.run("head", ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=resume"])
 
 
+@pytest.mark.parametrize("again", [(), ("--requeue", "1")], ids=["once", "requeue"])
 def test_nodes_that_cannot_be_had_are_told_and_are_no_attempt(
-    desk: Desk, resumed: Callable[[], list[str]], lacking: Callable[[str, str], None]
+    desk: Desk,
+    resumed: Callable[[], list[str]],
+    lacking: Callable[[str, str], None],
+    again: tuple[str, ...],
 ) -> None:
     """One that the cloud has no capacity for, and one that never boots; Slurm takes others."""
     lacking("n3", "")
     lacking("n4", CAPACITY)
-    asked = desk.clusterkit("submit", "--wait", "--json", "--requeue", "1", *JOB, "hello.py")
+    asked = desk.clusterkit("submit", "--wait", "--json", *again, *JOB, "hello.py")
     done = json.loads(asked.stdout)
     assert done["state"] == "succeeded", asked.stderr
     assert [node["node"] for node in done["nodes"]] == ["n5", "n6"]
@@ -196,6 +200,8 @@ def test_nodes_that_cannot_be_had_are_told_and_are_no_attempt(
     assert "given up after 15 s (ResumeTimeout)" in asked.stderr
     assert re.search(r"n(3|\[3-4\]) is down\S, ResumeTimeout reached", asked.stderr), asked.stderr
     assert resumed() == [*CLOUD]
+    record = desk.lab.run("head", ["scontrol", "show", "job", done["job_id"]]).stdout
+    assert f" Requeue={int(bool(again))} " in record, record
 
 
 def noting_srun(desk: Desk, **more: str) -> dict[str, str]:

@@ -150,7 +150,6 @@ def _hand_over_all(
                 dependencies,
                 command_line=sys.argv,
                 note=console.note,
-                check_limits=position == 0,
             )
         except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:

@@ -45,12 +45,12 @@ class SlurmExecutor(Executor):
 
     absence = "Slurm no longer lists it"
 
-    def check_limits(self, plan: LaunchPlan) -> None:
+    def check_limits(self, plan: LaunchPlan) -> bool:
         """Refuse what the partition cannot give; sbatch would let some of it wait forever."""
         with ThreadPoolExecutor(1) as pool:
             checking = pool.submit(limits.check, plan)
             import_module("clusterkit.executors.submitit_job")  # needed next, while Slurm answers
-            checking.result()
+            return checking.result()
 
     def forecast(self, plan: LaunchPlan, script: str) -> Forecast:
         """Ask `sbatch --test-only`, scontrol and sacctmgr; nothing is submitted."""

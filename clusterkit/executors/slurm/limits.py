@@ -17,7 +17,10 @@ from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import LaunchPlan
 from clusterkit.launch.validate import fewer_nodes, nodes_in_words
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Unparsed
 
+_COLUMNS = 3
 _GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -40,17 +43,21 @@ class Partition:
     max_nodes: int | None = None
     """Most nodes of one job; None for no limit."""
     max_time_s: int | None = None
+    sleeps: bool = False
+    """Whether it has nodes that Slurm has powered down, and starts for a job."""
 
 
-def check(plan: LaunchPlan) -> None:
-    """Refuse a plan that none of its partitions can ever run.
+def check(plan: LaunchPlan) -> bool:
+    """Refuse a plan that none of its partitions can ever run; tell whether nodes may have to boot.
 
     Raises:
         UserError: it asks for more nodes, GPUs or time than there is, with the figures.
     """
-    problems = problems_in_all(plan, partitions_of(plan))
+    partitions = partitions_of(plan)
+    problems = problems_in_all(plan, partitions)
     if problems:
         raise UserError(problems=problems)
+    return any(partition.sleeps for partition in partitions)
 
 
 def partitions_of(plan: LaunchPlan) -> list[Partition]:
@@ -133,24 +140,32 @@ def gpus_per_node(directives: Mapping[str, str | None]) -> int:
 
 
 def parse_partition(text: str, sinfo: str) -> Partition | None:
-    """Read a line of `scontrol show partition -o` and `sinfo -h -N -o "%N|%G"`."""
+    """Read a line of `scontrol show partition -o` and `sinfo -h -N -o "%N|%T|%G"`."""
     fields = dict(word.partition("=")[::2] for word in text.split())
     if "PartitionName" not in fields:
         return None
-    rows = [line.split("|", 1) for line in sinfo.splitlines() if "|" in line]
+    rows = [row for line in sinfo.splitlines() if len(row := line.split("|", 2)) == _COLUMNS]
     if not rows:
         return None
     most, total = fields.get("MaxNodes", ""), fields.get("TotalNodes", "")
+    hidden = max(0, int(total) - len(rows)) if total.isdigit() else 0
     return Partition(
         name=fields["PartitionName"],
         nodes=tuple(
             Node(name=name.strip(), gpus=sum(int(n) for n in _GPU.findall(gres)))
-            for name, gres in rows
+            for name, _, gres in rows
         ),
-        hidden=max(0, int(total) - len(rows)) if total.isdigit() else 0,
+        hidden=hidden,
         max_nodes=int(most) if most.isdigit() else None,
         max_time_s=seconds_of(fields.get("MaxTime", "")),
+        sleeps=bool(hidden) or any(_sleeps(state) for _, state, _ in rows),
     )
+
+
+def _sleeps(state: str) -> bool:
+    with suppress(Unparsed):
+        return bool(slurm_nodes.asleep(slurm_nodes.states_of(state)))
+    return False
 
 
 def _names(listed: str | None) -> list[str]:
@@ -163,7 +178,7 @@ def _names(listed: str | None) -> list[str]:
 
 def _load(name: str) -> Partition | None:
     about = run_command(["scontrol", "show", "partition", "-o", name])
-    nodes = run_command(["sinfo", "-h", "-N", "-p", name, "-o", "%N|%G"])
+    nodes = run_command(["sinfo", "-h", "-N", "-p", name, "-o", "%N|%T|%G"])
     if about.code or nodes.code:
         return None
     return parse_partition(about.output, nodes.output)

@@ -18,7 +18,7 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import ClusterSpec, LaunchPlan, ScriptKind
 from clusterkit.core.shell import Secret
-from clusterkit.executors import executor_for, submit_plan
+from clusterkit.executors import submit_plan
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
@@ -103,6 +103,21 @@ def tied(plan: LaunchPlan, after: Iterable[Dependency]) -> LaunchPlan:
     return dataclasses.replace(plan, directives={**plan.directives, **kept})
 
 
+def put_back_until_it_runs(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan of a job that Slurm may put back where a node does not boot.
+
+    Any user may take that back of his own running job (`_update_job` of Slurm's job_mgr.c, at least
+    18.08 to 26.05), and the script begins by that. One that may be put back anyway stays as it is.
+    """
+    cluster, given = plan.cluster, plan.directives
+    if "no-requeue" not in given or "no-requeue" in cluster.extra_directives:
+        return plan
+    if "requeue" in cluster.skip_directives:
+        return plan
+    directives = {"requeue" if key == "no-requeue" else key: text for key, text in given.items()}
+    return dataclasses.replace(plan, directives=directives, boots=True)
+
+
 def hand_over(
     plan: LaunchPlan,
     passed: Passed,
@@ -110,7 +125,6 @@ def hand_over(
     *,
     command_line: Sequence[str],
     note: Callable[[str], None],
-    check_limits: bool = True,
     begun: Callable[[RunFolder], None] | None = None,
 ) -> tuple[RunFolder, Submission]:
     """Write the run folder and start the job, or leave it to wait for others.
@@ -122,8 +136,8 @@ def hand_over(
         UserError, RemoteError: as `submit_plan`.
     """
     plan = tied(plan, dependencies.after)
-    if check_limits and passed.checks_limits:
-        executor_for(plan.cluster.kind).check_limits(plan)
+    if passed.boots:
+        plan = put_back_until_it_runs(plan)
     rendered = render(plan)
     run = runfolder.create(plan.cluster, plan.name)
     if begun is not None:

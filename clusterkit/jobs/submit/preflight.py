@@ -53,6 +53,8 @@ class Passed:
     """The nodes that were unhealthy, and are left out."""
     snapshot: Snapshot | None = None
     """What the job is to run from; None for the working tree itself."""
+    boots: bool = False
+    """Whether nodes may have to be started for it first."""
 
 
 def chosen_mode(given: str | None, plan: LaunchPlan) -> str:

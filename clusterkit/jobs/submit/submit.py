@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from clusterkit.core.model import SYNC_LIMIT_MIB, LaunchPlan, NodeCommand, Runtime
+from clusterkit.executors import executor_for
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs.starter import leave_behind
@@ -115,10 +116,13 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
 
     Raises:
         NotFitError: preflight found something, and nobody said to go on.
-        UserError, RemoteError: as `pass_gate`.
+        UserError, RemoteError: as `pass_gate`, or it asks for more than there is.
     """
     require_package(prepared.plan)
     passed = pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
+    if passed.checks_limits:
+        boots = executor_for(passed.plan.cluster.kind).check_limits(passed.plan)
+        passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
     if not prepared.request.get("snapshot"):
@@ -128,6 +132,12 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     for line in in_words(snapshot):
         callbacks.note(line)
     return dataclasses.replace(passed, snapshot=snapshot)
+
+
+def _forbids(request: JobRequest) -> bool:
+    """Tell whether Slurm is told by the user himself never to put the job back."""
+    settings = (*request.flags.get("set", ()), *request.from_file.get("set", ()))
+    return any(str(one).replace("_", "-").startswith("sbatch.no-requeue") for one in settings)
 
 
 def start(

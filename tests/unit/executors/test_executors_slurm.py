@@ -41,7 +41,7 @@ PARTITION = (
     "PartitionName=gpu AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=1-02:00:00 "
     "Nodes=n[1-3] State=UP TotalCPUs=24 TotalNodes=3\n"
 )
-SINFO = "n1|gpu:4\nn2|gpu:a100:8(S:0-1),shard:a100:16(S:0)\nn3|(null)\n"
+SINFO = "n1|idle|gpu:4\nn2|mixed|gpu:a100:8(S:0-1),shard:a100:16(S:0)\nn3|idle~|(null)\n"
 
 Fake = Callable[..., Path]
 
@@ -575,3 +575,6 @@ def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path)
     fake("sinfo", f"printf '%s' '{SINFO}'")
     with pytest.raises(UserError, match="500 nodes asked for, but partition gpu has 3"):
         slurm_limits.check(slurm_plan(tmp_path, nodes=500))
+    assert slurm_limits.check(slurm_plan(tmp_path))  # n3 is powered down
+    fake("sinfo", f"printf '%s' '{SINFO.replace('~', '')}'")
+    assert not slurm_limits.check(slurm_plan(tmp_path))

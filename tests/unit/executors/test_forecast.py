@@ -29,7 +29,7 @@ def slurm(desk: Path, *, sbatch: str = STARTS, code: int = 0, **tables: str) -> 
         "sbatch": f"cat >'{desk}/asked'; echo '{sbatch}' >&2; exit {code}",
         "scontrol": f'case "$*" in\n{answers}esac',
         "sacctmgr": f'case "$*" in\n{answers}*) exit 1;;\nesac',
-        "sinfo": 'for i in 1 2 3 4; do echo "n$i|gpu:8"; done',
+        "sinfo": 'for i in 1 2 3 4; do echo "n$i|idle|gpu:8"; done',
     }
     folder = desk / "bin"
     folder.mkdir()

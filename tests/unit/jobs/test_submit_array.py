@@ -205,6 +205,39 @@ def fake_slurm(desk: Path, then: str) -> str:
     return f"{tools}:{os.environ['PATH']}"
 
 
+SLEEPING = """\
+#!/bin/sh
+case "$*" in
+*partition*) echo PartitionName=gpu MaxTime=UNLIMITED Nodes=n[1-2] TotalNodes=2 ;;
+*) printf 'n1|idle|gpu:8\\nn2|idle%s|gpu:8\\n' "$POWER" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("power", "words", "directive"),
+    [
+        ("~", (), "requeue"),
+        ("", (), "no-requeue"),
+        ("~", ("--preflight", "off"), "no-requeue"),
+        ("~", ("--set", "sbatch.no_requeue="), "no-requeue"),
+    ],
+)
+def test_only_where_nodes_may_have_to_boot_slurm_may_put_jobs_back(
+    desk: Path, power: str, words: tuple[str, ...], directive: str
+) -> None:
+    path = fake_slurm(desk, "exit 1")
+    for name in ("sinfo", "scontrol"):
+        (desk / "bin" / name).write_text(SLEEPING)
+        (desk / "bin" / name).chmod(0o755)
+    jobs = ("--cluster", "a100", *words, "--array", "s=0,1", "train.py", "{s}")
+    done = run(desk, "submit", *TORCHRUN, *jobs, PATH=path, POWER=power)
+    assert done.returncode == 0, done.stderr
+    scripts = [script.read_text() for script in desk.glob("runs/*/job.sbatch")]
+    told = [(f"#SBATCH --{directive}\n" in text, "Requeue=0" in text) for text in scripts]
+    assert told == [(True, directive == "requeue")] * 2
+
+
 FIVE = ("--cluster", "a100", "--preflight", "off", "--array", "s=0-4%1", "train.py", "{s}")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.jobs.submit.hand_over import put_back_until_it_runs
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
@@ -78,8 +79,10 @@ class Desk:
             gpus_per_node=2,
             **values.pop("cluster", {}),
         )
+        boots = values.pop("boots", False)
         job = JobSpec(**{"framework": "torchrun", "script": "train.py", "nodes": 3, **values})
-        rendered = render(make_plan(job, cluster, workdir=str(self.folder)))
+        plan = make_plan(job, cluster, workdir=str(self.folder))
+        rendered = render(put_back_until_it_runs(plan) if boots else plan)
         return {file.name: file.text for file in rendered}
 
     def environment(self, nodes: str, job_id: int, **more: str) -> dict[str, str]:
@@ -281,6 +284,19 @@ def test_a_start_that_slurm_counts_and_nothing_ran_in_is_no_attempt(desk: Desk) 
         assert done.stdout.split()[-1] == str(attempt), done.stderr
     refused = desk.sbatch(text, SLURM_RESTART_COUNT="4", **given)
     assert refused.stderr == "attempt 3: --requeue 1 allows no more\n"
+
+
+def test_once_it_runs_slurm_may_not_put_a_job_back_whose_nodes_had_to_boot(desk: Desk) -> None:
+    """Where Slurm refuses that, what runs a second time ends at once."""
+    text = desk.render(boots=True)["job.sbatch"]
+    refuses = '[ "$1" != update ] || { echo "$@" >>"$SEEN/told"; exit 1; }\n'
+    (desk.bin / "scontrol").write_text(FAKE_SCONTROL + refuses)
+    given = {"CLUSTERKIT_RUN_FOLDER": str(desk.folder), "CLUSTERKIT_WORKER_PYTHON": "true"}
+    done = desk.sbatch(text + "echo $CK_RESTART_COUNT", SLURM_RESTART_COUNT="2", **given)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert (desk.folder / "told").read_text() == "update JobId=1234 Requeue=0\n"
+    again = desk.sbatch(text, SLURM_RESTART_COUNT="3", **given)
+    assert (again.returncode, again.stderr) == (1, "attempt 2: --requeue 0 allows no more\n")
 
 
 def test_set_up_lines_of_the_site_run_before_the_command(desk: Desk) -> None:
