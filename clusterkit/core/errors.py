@@ -11,6 +11,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from clusterkit.core.text import wrapped
+
+_HINT_WIDTH = 80 - len("hint: ")
+
 _LONGEST = 1000
 """Characters of a message, or of the line that it is about, that are of use to anybody."""
 
@@ -98,7 +102,8 @@ def did_you_mean(word: str, known: Iterable[str], *, alike: float = 0.6) -> str 
 def choices_hint(word: str, known: Iterable[str]) -> str:
     """Return `did you mean`, or the list of everything that would have been accepted."""
     names = sorted(known)
-    return did_you_mean(word, names) or f"known: {', '.join(names) or 'none'}"
+    listed = wrapped(f"known: {', '.join(names) or 'none'}", rest="  ", width=_HINT_WIDTH)
+    return did_you_mean(word, names) or "\n".join(listed)
 
 
 def _locate(position: Position, key: str | None) -> list[str]:

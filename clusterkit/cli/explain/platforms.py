@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from clusterkit.cli.explain.reference import spell
 from clusterkit.cli.explain.topic import Topic, filled, first_sentence, paragraphs, table
 from clusterkit.config.platforms import Platform, fabric_of, load_platform, platform_names
+from clusterkit.core.text import wrapped
 
 
 def listed() -> str:
@@ -41,14 +43,15 @@ def platform_topic(platform: Platform) -> Topic:
     for rows, names in alike.items():
         parts += [filled(f"With {' or '.join(names)}, also:"), rows] if rows else []
     if platform.model.source:
-        parts += ["Sources:", "\n".join(f"  {source}" for source in platform.model.source)]
+        sources = (wrapped(source, "  ", "    ") for source in platform.model.source)
+        parts += ["Sources:", "\n".join(chain.from_iterable(sources))]
     text = "\n\n".join(parts)
     return Topic(name=platform.name, summary=first_sentence(about), text=text, group="platforms")
 
 
 def _settings(given: Any) -> str:
     """Return what a model gives, in lines such as `env.NCCL_NET: gIB`."""
-    return "\n".join(f"  {key}: {value}" for key, value in _values(given))
+    return "\n".join(f"  {key}: {value}".rstrip() for key, value in _values(given))
 
 
 def _values(given: Any) -> Iterator[tuple[str, str]]:

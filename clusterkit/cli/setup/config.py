@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, group
+from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
     from clusterkit.config.settings import Settings
@@ -105,17 +106,17 @@ def _rows(settings: Settings, spec: ClusterSpec) -> Iterator[Row]:
 
 def _lines(rows: list[Row], *, origin: bool, indent: str = "") -> Iterator[str]:
     keys = max(len(key) for key, _, _ in rows)
-    room = 80 - len(indent) - keys - 4 - max(len(source) for _, _, source in rows)
-    values = max((len(v) for _, v, _ in rows if len(v) <= room), default=0)
+    room = 80 - len(indent) - keys - 4
+    values = max((len(v) for _, v, source in rows if len(v) + len(source) <= room), default=0)
+    below = " " * (len(indent) + keys + 2)
     for key, value, source in rows:
-        line = f"{indent}{key:<{keys}}  {_shown(value)}"
-        if not origin:
-            yield line
-        elif len(value) <= values:
-            yield f"{indent}{key:<{keys}}  {_shown(value):<{values}}  {source}"
-        else:  # too long for its column: the origin moves below it
-            yield line
-            yield f"{indent}{'':<{keys}}  {'':<{values}}  {source}"
+        first, shown = f"{indent}{key:<{keys}}  ", _shown(value)
+        if origin and len(shown) <= values <= room - len(source):
+            yield f"{first}{shown:<{values}}  {source}"
+            continue
+        yield from wrapped(shown, first, below) or [first.rstrip()]
+        if origin:  # too long to stand beside it
+            yield from wrapped(source, f"{below}  ", f"{below}  ")
 
 
 def _shown(value: str) -> str:

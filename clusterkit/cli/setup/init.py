@@ -14,6 +14,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
+from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
     from clusterkit.config.init import Found
@@ -40,7 +41,7 @@ def init(
         )
     found = discover(run_command, cwd=Path.cwd()) if login is None else _on_login_node(login)
     text = starter_text(found, folder=output.absolute().parent)
-    console.note(*_report(found))
+    console.note(*(line for text in _report(found) for line in wrapped(text, rest="  ")))
     if not (yes or json) and sys.stdin.isatty() and sys.stdout.isatty():
         console.note("")
         console.say(text)

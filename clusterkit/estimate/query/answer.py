@@ -370,7 +370,7 @@ def problems_of_owning(options: EstimateOptions) -> Iterator[Problem]:
         return
     lacking = [flag for flag, number in given.items() if number is None]
     if lacking:
-        yield Problem(message=f"to own machines wants {', '.join(lacking)} as well", hint=_EXAMPLE)
+        yield Problem(message=f"owned machines need {', '.join(lacking)} as well", hint=_EXAMPLE)
     for flag, number in given.items():
         least = _LEAST_YEARS if flag == "--years" else 0.0
         if number is not None and not least <= number <= _MOST:  # nor is it NaN

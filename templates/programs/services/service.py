@@ -38,7 +38,7 @@ class Service:
         hint = (
             "it has to be set in the job's own definition"
             if names[0].startswith("CK_")
-            else ("the service sets it on each of its nodes; elsewhere run node.sh without --for")
+            else ("the service sets it on its nodes; elsewhere run node.sh without --for")
         )
         return fail("%s not set, which tells %s on %s" % (missing, what, self.title), hint)
 

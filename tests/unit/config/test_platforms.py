@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 from clusterkit.preflight.env_lint.lint import lint
 from clusterkit.preflight.env_lint.sources import from_environment
+from tests.helpers.command_line import typed_in
 
 SIGNS = tuple(
     {**row, **dict(zip(("dmi", "says"), CLOUDS[row["cloud"]], strict=True))}
@@ -161,6 +163,14 @@ def test_auto_is_for_slurm_and_says_by_what(gib: Path) -> None:
     for other in ("s", "local"):
         assert (settings.clusters[other].platform, settings.clusters[other].env) == ("auto", {})
     assert builtin_settings().cluster().platform == "auto"
+
+
+def test_what_a_platform_sets_is_shown_with_its_origin_on_80_columns(gib: Path) -> None:
+    (gib / "clusterkit.yaml").write_text("clusters: {c: {kind: slurm}}", encoding="utf-8")
+    shown = typed_in(gib, "config", "show", "--cluster", "c", "--origin").stdout
+    assert re.search(r"^  env\.NCCL_NET +gIB +platform gcp-gib$", shown, re.MULTILINE)
+    wide = [line.split() for line in shown.splitlines() if len(line) > 80]
+    assert [len(words) for words in wide] == [1]  # a long word of the script
 
 
 @pytest.mark.parametrize("way", ["key", "variable"])

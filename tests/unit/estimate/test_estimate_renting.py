@@ -121,7 +121,7 @@ def test_the_report_tells_it(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--on p5.48xlarge --own 3 --years 2", "wants --power, --price-kwh as well"),
+        ("--on p5.48xlarge --own 3 --years 2", "need --power, --price-kwh as well"),
         (f"--gpu h100 {OWNED}", "--own is held against the price of renting"),
         ("--on p5.48xlarge --own nan --power 1 --price-kwh 1 --years 1", "--own is nan"),
         ("--on p5.48xlarge --own 1 --power 1 --price-kwh 1 --years 0", "--years is 0"),
