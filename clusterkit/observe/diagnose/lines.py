@@ -321,8 +321,13 @@ _ENDING = (
     b"Exception ignored ",
     b"Error in atexit._run_exitfuncs:",
     b"--- Logging error ---",
+    b"Failed to send resource request for ",
+    b"Failed to get reserved resources for ",
+    b"Failed to cancel resource request for ",
 )
-"""What stands before such a traceback (CPython Python/errors.c, atexitmodule.c, logging)."""
+"""What stands before such a traceback: CPython Python/errors.c, atexitmodule.c, logging; and of Ray
+Train autoscaling_coordinator_client.py and elastic.py, which warn where its coordinator is slow.
+"""
 _SHARER = "/multiprocessing/resource_sharer.py"
 _FINALIZERS = ", in _run_finalizers"
 """multiprocessing/util.py prints what a finalizer raises at the end of a process, and goes on."""

@@ -35,6 +35,17 @@ Traceback (most recent call last):
     if w.is_alive():
 AssertionError: can only test a child process
 """
+RAY = """\
+WARNING autoscaling_coordinator_client.py:76 -- Failed to send resource request for train-7f. \
+If this only happens transiently during network partition or CPU being overloaded, it's safe to \
+ignore this error. If this error persists, file a GitHub issue.
+Traceback (most recent call last):
+  File "/env/ray/_private/worker.py", line 3008, in get
+    values, debugger_breakpoint = worker.get_objects(
+                                  ^^^^^^^^^^^^^^^^^^^
+  File "python/ray/includes/common.pxi", line 107, in ray._raylet.check_status
+ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.
+"""
 
 
 def cause(found: Diagnosis) -> tuple[str, int | None] | None:
@@ -167,6 +178,8 @@ CHAINED = "\nDuring handling of the above exception, another exception occurred:
         f"Exception ignored in atexit callback <function f at 0x7f>:\n{TRACEBACK}",
         "Exception ignored in: <_io.TextIOWrapper>\nBrokenPipeError: [Errno 32] Broken pipe\n",
         IGNORED + CHAINED + TRACEBACK,
+        RAY,
+        "".join(f"(TrainController pid=4711) {line}\n" for line in RAY.splitlines()),
     ],
 )
 def test_what_python_says_it_ignores_did_not_end_the_job(say: Say, log: str) -> None:
@@ -179,6 +192,7 @@ def test_what_python_says_it_ignores_did_not_end_the_job(say: Say, log: str) -> 
 def test_what_stands_after_an_ignored_exception_is_told(say: Say) -> None:
     for log in (
         IGNORED + TRACEBACK,
+        RAY + TRACEBACK,
         IGNORED + "x\n" + TRACEBACK,
         IGNORED + TRACEBACK + CHAINED + TRACEBACK,
         f"Exception ignored in: <x>\nnone\n{TRACEBACK}",
