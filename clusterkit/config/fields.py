@@ -23,11 +23,10 @@ from clusterkit.core.model import (
     ContainerRuntime,
     GpuRequest,
     HorovodController,
-    OnHang,
     RequeueOn,
     ShareRuns,
 )
-from clusterkit.core.notification import FORMS, parse_way
+from clusterkit.core.notification import FORMS, FORMS_OF_HANG, parse_hang, parse_way
 
 MAX_HOSTS = 4 * MAX_NAMES
 """Of all clusters of a file together."""
@@ -198,6 +197,14 @@ def _way(text: str) -> str:
     return text
 
 
+def _hanging(texts: tuple[str, ...]) -> str | tuple[str, ...]:
+    with _hinted(f"write {FORMS_OF_HANG}"):
+        _, tell = parse_hang(texts)
+        if len(texts) > len(tell) + 1:
+            raise ValueError("one action is enough")
+    return texts[0] if len(texts) == 1 else texts
+
+
 def _joined(value: Any) -> Any:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
@@ -252,6 +259,7 @@ Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
 DrainCommand = Annotated[Words, AfterValidator(_names_node)]
 _Notification = Annotated[Text, AfterValidator(_way)]
 Notifications = Annotated[tuple[_Notification, ...], BeforeValidator(_as_list)]
+Hanging = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValidator(_hanging)]
 _Mount = Annotated[Text, _matching(units.MOUNT, "is not a mount", f"write {units.MOUNT_FORMS}")]
 Mounts = Annotated[tuple[_Mount, ...], BeforeValidator(_as_list)]
 VariableName = Annotated[
@@ -282,7 +290,6 @@ Controller = HorovodController
 Runtime = ContainerRuntime
 Readers = ShareRuns
 Failures = RequeueOn
-Hanging = OnHang
 Preflight = Literal["auto", "full", "off"]
 OnIdle = Literal["warn", "cancel"]
 HostKeys = Literal["known", "accept-new"]

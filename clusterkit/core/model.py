@@ -241,7 +241,8 @@ class ClusterSpec:
     # Checks of nodes
     preflight: str = "auto"
     drain_command: tuple[str, ...] = ()
-    on_hang: OnHang = OnHang.REPORT
+    on_hang: str | tuple[str, ...] = OnHang.REPORT
+    """What to do about it, whom to tell, or both (`core/notification.py`)."""
     hang_after: int | None = None
     # What becomes of jobs that use nothing, and what GPUs cost
     idle_limit: int | None = None
@@ -421,6 +422,8 @@ class LaunchPlan:
     """Whom to tell that it has not ended well."""
     boots: bool = False
     """Whether Slurm may put the job back until its script begins, since a node did not boot."""
+    on_hang_tell: tuple[str, ...] = ()
+    """Whom to tell that it hangs; empty for `on_failure`, where nothing else is done about it."""
 
     @property
     def notice_s(self) -> int:

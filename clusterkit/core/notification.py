@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterkit.core.errors import did_you_mean
+from clusterkit.core.model import OnHang
+
 FORMS = "mail ADDRESS, slack NAME, webhook NAME, or run COMMAND"
+FORMS_OF_HANG = f"{', '.join(OnHang)}; beside it or alone, {FORMS}"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:/|~/)[!-~]+", re.ASCII)
 """A variable, or a file, that holds an address which is a secret."""
 _URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:[/?][!-~]*)?", re.ASCII)
@@ -63,6 +68,26 @@ def parse_way(text: str) -> Way:
     if not known:
         raise ValueError(f"what stands after `{kind}` is no {_WANTED[kind]}")
     return Way(kind, (to,))
+
+
+def parse_hang(given: str | Sequence[str]) -> tuple[OnHang | None, tuple[str, ...]]:
+    """Return what is to be done about a hang, None where nothing says so, and whom to tell.
+
+    Of several actions the last counts, as of flags that `rerun` adds to those of a job.
+
+    Raises:
+        ValueError: a text is neither an action nor a notification.
+    """
+    texts = (given,) if isinstance(given, str) else given
+    actions = [OnHang(text) for text in texts if text in [*OnHang]]
+    tell = tuple(text for text in texts if text not in actions)
+    for text in tell:
+        try:
+            parse_way(text)
+        except ValueError as error:
+            close = did_you_mean(text, map(str, OnHang))
+            raise ValueError(f"{error}; {close}" if close else str(error)) from error
+    return (actions[-1] if actions else None), tell
 
 
 _WANTED = {

@@ -88,9 +88,10 @@ class JobOptions:
         "[mail me@example.org]", "Notifications")] = ()
     on_failure: Annotated[Sequence[str], Option("WAY", "The same, only of a job that failed; "
         "repeatable.", "[slack ~/.slack-url]", "Notifications")] = ()
-    on_hang: Annotated[str | None, Option("report|cancel|restart",
-        "What to do when the job makes no progress: say so (default), end it, or restart it.",
-        "restart", "Hanging")] = None
+    on_hang: Annotated[str | Sequence[str], Option("ACTION|WAY",
+        "When the job makes no progress: 'report' it (default), 'cancel' or 'restart' the job; or "
+        "whom to tell, as for --on-end; repeatable.", "[restart, slack ~/.slack-url]",
+        "Hanging")] = ()
     hang_after: Annotated[int | None, Option("S", "Seconds without a step that are no hang yet: "
         "300, or twice the longest so far.", "1800")] = None
     image: Annotated[str | None, Option("NAME", "Image to run in.",
@@ -188,8 +189,8 @@ class JobSpec:
     requeue: int = 0
     restarts: int = 0
     requeue_on: str = RequeueOn.HARDWARE
-    on_hang: str | None = None
-    """None for the cluster's own."""
+    on_hang: str | Sequence[str] = ()
+    """What to do about it, whom to tell, or both; for what is not said, the cluster's own."""
     hang_after: int | None = None
     """Seconds without progress that are no hang yet; None for the cluster's own."""
     spares: int = 0

@@ -20,6 +20,7 @@ from clusterkit.core.model import (
     RequeueOn,
     SyncPlan,
 )
+from clusterkit.core.notification import parse_hang
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.sbatch_options import sbatch_directives
@@ -72,6 +73,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         job, cluster, name=_job_name(job), single_launcher=command.once, slots=max(slots)
     )
     time = time_limit(job, cluster)
+    on_hang, tell = parse_hang(job.on_hang)
+    cluster_on_hang, cluster_tell = parse_hang(cluster.on_hang)
     return LaunchPlan(
         name=_job_name(job),
         framework=framework.name,
@@ -95,7 +98,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         requeue=job.requeue,
         restarts=job.restarts,
         requeue_on=RequeueOn(job.requeue_on),
-        on_hang=OnHang(job.on_hang) if job.on_hang is not None else cluster.on_hang,
+        on_hang=on_hang or cluster_on_hang or OnHang.REPORT,
         hang_after_s=job.hang_after or cluster.hang_after or HANG_AFTER_S,
         spares=job.spares,
         spare_names=names[most:],
@@ -103,6 +106,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         sync=sync,
         on_end=job.on_end or cluster.on_end,
         on_failure=job.on_failure or cluster.on_failure,
+        on_hang_tell=tell or cluster_tell,
     )
 
 

@@ -12,7 +12,7 @@ from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, OnHang, RequeueOn
-from clusterkit.core.notification import FORMS, parse_way
+from clusterkit.core.notification import FORMS, FORMS_OF_HANG, parse_hang, parse_way
 from clusterkit.core.text import LONE_SURROGATE
 from clusterkit.launch.frameworks import Framework
 from clusterkit.launch.frameworks.base import preset_text
@@ -116,12 +116,15 @@ def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
 
 
 def _check_hang(job: JobSpec) -> Iterator[Problem]:
-    if job.on_hang is not None and job.on_hang not in [*OnHang]:
-        yield problem("on-hang", job, choices=", ".join(OnHang))
-    elif job.on_hang == OnHang.RESTART and job.max_nodes is not None:
-        yield problem("on-hang-elastic", job)
-    elif job.on_hang == OnHang.RESTART and not (job.requeue or job.restarts):
-        yield problem("on-hang-no-restart", job)
+    try:
+        action, _ = parse_hang(job.on_hang)
+    except ValueError as error:
+        action = None
+        yield problem("on-hang", error=error, forms=FORMS_OF_HANG)
+    if action is OnHang.RESTART and job.max_nodes is not None:
+        yield problem("on-hang-elastic")
+    elif action is OnHang.RESTART and not (job.requeue or job.restarts):
+        yield problem("on-hang-no-restart")
     if job.hang_after is not None and job.hang_after < 1:
         yield problem("hang-after", job)
 

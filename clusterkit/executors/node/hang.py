@@ -54,6 +54,7 @@ class HangWatch:
         """What it has asked its ranks to write, of their flight recorders."""
         self._act_at: float | None = None
         """When this node ends the job at the latest, which it has found to hang."""
+        self._telling: threading.Thread | None = None
         self.to_end: str | None = None
         """Why the command is to be ended."""
         self._began = time.time()
@@ -137,8 +138,8 @@ class HangWatch:
             self._act_at = now + TIMES.others_s if self._acts else None
             with suppress(UserError):
                 files.append_line(self.run.log(self.me.rank), f"clusterkit: {hang.text}")
-            if not self._acts:  # else a failure follows, or another attempt
-                threading.Thread(target=self._tell, args=(hang,), daemon=True).start()
+            self._telling = threading.Thread(target=self._tell, args=(hang,), daemon=True)
+            self._telling.start()
 
     def _tell(self, hang: Hang) -> None:
         if self._submission is not None:
@@ -152,11 +153,13 @@ class HangWatch:
             notify(self.run, self._submission, ending, self.run.log(self.me.rank))
 
     def _may_end(self) -> bool:
-        """Tell whether the stacks of all nodes are kept, or were waited for long enough."""
+        """Tell whether stacks of all nodes are kept and people told, or it took long enough."""
         if self._act_at is None:
             return False
-        late = self._clock.now() >= self._act_at
-        return late or hangs.count_stacks(self.run, self.me.attempt) >= self.me.of
+        if self._clock.now() >= self._act_at:
+            return True
+        telling = self._telling is not None and self._telling.is_alive()
+        return not telling and hangs.count_stacks(self.run, self.me.attempt) >= self.me.of
 
     def _end_job(self, text: str) -> None:
         """Let this node be the first to fail: the others end because of that."""

@@ -25,7 +25,7 @@ from typing import Any
 from clusterkit.core import files, ownership
 from clusterkit.core.commands import filled_in, run_command
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import JobState
+from clusterkit.core.model import JobState, OnHang
 from clusterkit.core.notification import Way, is_url, parse_way
 from clusterkit.core.records import texts_of
 from clusterkit.core.timing import scaled
@@ -63,11 +63,14 @@ class Ending:
     node: str
 
 
-def ways_of(run: RunFolder, state: JobState) -> tuple[Way, ...]:
-    """Return how to tell of a job in this state; none of a plan that is somebody else's."""
+def ways_of(run: RunFolder, state: JobState, *, acts: bool = False) -> tuple[Way, ...]:
+    """Return how to tell of a job in this state; none of a plan that is somebody else's.
+
+    Where something is done about a hang (`acts`), another end or attempt tells of it in any case.
+    """
     plan = files.read_json(run.plan, own=True) or {}
-    texts = [*texts_of(plan, "on_end")] if state.final else []
-    if state in _FAILURES or not state.final:
+    texts = [*texts_of(plan, "on_end" if state.final else "on_hang_tell")]
+    if state in _FAILURES or not (state.final or texts or acts):
         texts += texts_of(plan, "on_failure")
     ways = []
     for text in dict.fromkeys(texts):
@@ -78,7 +81,7 @@ def ways_of(run: RunFolder, state: JobState) -> tuple[Way, ...]:
 
 def notify(run: RunFolder, submission: Submission, ending: Ending, log: Path) -> None:
     """Tell of the end of a job, or that it hangs, unless somebody has; how it goes, in `log`."""
-    ways = ways_of(run, ending.state)
+    ways = ways_of(run, ending.state, acts=submission.on_hang is not OnHang.REPORT)
     if not ways:
         return
     about = _about(run, submission, ending)

@@ -305,6 +305,30 @@ def test_a_job_tells_whom_it_names_and_else_whom_its_cluster_does(tmp_path: Path
         make_plan(dataclasses.replace(job, on_end=("me",)), spec, workdir="/tmp")
 
 
+def test_a_hang_has_an_action_and_whom_to_tell_each_from_the_job_or_else_its_cluster(
+    tmp_path: Path,
+) -> None:
+    text = "clusters: {a: {kind: slurm, on_hang: [cancel, mail me, slack ~/.url]}}\n"
+    spec = _load(tmp_path, text).cluster("a")
+    other = _load(tmp_path, "clusters: {a: {kind: slurm, on_hang: slack URL}}\n").cluster("a")
+
+    def planned(spec: ClusterSpec, *on_hang: str) -> tuple[str, tuple[str, ...]]:
+        job = JobSpec(framework="env", script="x.sh", on_hang=on_hang, requeue=1)
+        plan = make_plan(job, spec, workdir="/tmp")
+        return plan.on_hang, plan.on_hang_tell
+
+    assert planned(spec) == ("cancel", ("mail me", "slack ~/.url"))
+    assert planned(spec, "restart") == ("restart", ("mail me", "slack ~/.url"))
+    assert planned(spec, "run true") == ("cancel", ("run true",))
+    assert planned(other) == ("report", ("slack URL",))
+    assert planned(other, "mail me", "cancel", "restart") == ("restart", ("mail me",))
+    with pytest.raises(UserError, match=r"--on-hang: .*did you mean 'restart'"):
+        planned(spec, "restrat")
+    for wrong, why in (("restrat", "did you mean 'restart'"), ("cancel", "one action is enough")):
+        with pytest.raises(UserError, match=why):
+            _load(tmp_path, f"clusters: {{a: {{kind: slurm, on_hang: [restart, {wrong}]}}}}\n")
+
+
 def test_a_command_that_drains_a_node_names_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not name \{node\}"):
         _load(tmp_path, "clusters: {a: {kind: slurm, drain_command: sudo drain}}\n")

@@ -118,16 +118,22 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Pa
     cancel(run)
 
 
-def test_a_job_that_hangs_can_be_ended_once_nccl_was_asked(runs: Runs) -> None:
+def test_a_job_that_hangs_can_be_ended_once_nccl_was_asked_and_people_told(
+    runs: Runs, tmp_path: Path
+) -> None:
     ras = Ras(BEHIND.encode())
     body = (
         f"export NCCL_RAS_ADDR=127.0.0.1:{ras.port}; "
         f"[[ $CK_NODE_RANK = 1 ]] && {{ {HANGS}; }}; trap '' TERM; sleep 600"
     )
-    run = runs.start(body, runs.plan(hang_after_s=2, on_hang=OnHang.CANCEL))
+    tell = f"run sh -c 'sleep 3; echo \"$*\" >>{tmp_path}/told' sh {{event}} {{state}} {{reason}}"
+    plan = runs.plan(hang_after_s=2, on_hang=OnHang.CANCEL, on_hang_tell=(tell,))
+    run = runs.start(body, plan)
     job = wait(run)
     ras.close()
     assert said(job) == (JobState.FAILED, hangs.HUNG)
+    (told,) = (tmp_path / "told").read_text().splitlines()
+    assert told.startswith("hang running it hangs: no step on node-1 for ")
     assert (job.status.reason or "").startswith("it hangs: no step on node-1 for ")
     assert {result.reason for result in job.results} == {None, "peer"}
     found = diagnose_job(job, load_rules(())).diagnosis

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core import files
-from clusterkit.core.model import ClusterKind, JobState
+from clusterkit.core.model import ClusterKind, JobState, OnHang
 from clusterkit.executors.node import notify as notify_module
 from clusterkit.executors.node.notify import Ending, notify
 from clusterkit.executors.run import runfolder
@@ -352,6 +352,21 @@ def test_a_hang_is_told_once_an_attempt_and_the_end_besides(run: RunFolder, serv
     assert "it hangs" in about["reason"]
     tell(run, **ways)
     assert {path for path, _ in server.posted[2:]} == {"/e", "/f"}
+
+
+@pytest.mark.parametrize("action", OnHang)
+def test_a_hang_is_told_those_of_its_own_whatever_is_done_about_it(
+    run: RunFolder, server: Server, action: OnHang
+) -> None:
+    ways = {f"on_{key}": [f"webhook {server.url}/{key}"] for key in ("failure", "end")}
+    hangs = dataclasses.replace(FAILED, state=JobState.RUNNING)
+    job = dataclasses.replace(JOB, on_hang=action)
+    own = {"on_hang_tell": [f"webhook {server.url}/hang"]}
+    for attempt, plan in enumerate((ways, ways | own)):
+        files.write_json(run.plan, plan)
+        notify(run, job, dataclasses.replace(hangs, attempt=attempt), run.log(0))
+    only_reported = ["/failure"] * (action is OnHang.REPORT)
+    assert [path for path, _ in server.posted] == [*only_reported, "/hang"]
 
 
 def test_the_plan_of_somebody_else_runs_nothing(run: RunFolder, tmp_path: Path) -> None:
