@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.helpers.lab_ask import ROOT, listeners, stopped
 from tests.lab import Lab, sshd
-from tests.lab.layout import HEAD
+from tests.lab.layout import HEAD, write_changed
 
 DOUBLES = ROOT / "tests" / "doubles"
 _GPU_FOLDER = "/usr/local/sbin"
@@ -247,6 +247,24 @@ def drained(lab: Lab, node: str, reason: str) -> Iterator[None]:
         yield
     finally:
         resume(lab, node)
+
+
+@contextmanager
+def configured(lab: Lab, old: str, new: str) -> Iterator[None]:
+    """Replace some text of slurm.conf by another."""
+    configuration = lab.layout.slurm_conf
+    known = configuration.read_text()
+
+    def configure(text: str) -> None:
+        write_changed(configuration, text)
+        lab.run("head", ["scontrol", "reconfigure"], check=True)
+
+    assert old in known
+    configure(known.replace(old, new))
+    try:
+        yield
+    finally:
+        configure(known)
 
 
 def resume(lab: Lab, node: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import lab_scripts
 from tests.helpers.desk import Desk
-from tests.helpers.lab_faults import full_shared_memory, shaped, wait_for_state
+from tests.helpers.lab_faults import configured, full_shared_memory, shaped, wait_for_state
 from tests.lab import Lab
 from tests.lab.layout import write_changed
 
@@ -164,19 +164,11 @@ def lacking(cloud_lab: Lab) -> Iterator[Callable[[str, str], None]]:
 
     Slurm gives up on a node that is silent after 15 s.
     """
-    configuration = cloud_lab.layout.slurm_conf
-    known = configuration.read_text()
-
-    def configure(text: str) -> None:
-        write_changed(configuration, text)
-        cloud_lab.run("head", ["scontrol", "reconfigure"], check=True)
-
-    configure(known.replace("ResumeTimeout=60", "ResumeTimeout=15"))
-    files = {node: cloud_lab.layout.power / f"{node}.lacks" for node in CLOUD}
-    yield lambda node, reason: write_changed(files[node], reason)
-    for file in files.values():
-        file.unlink(missing_ok=True)
-    configure(known)
+    with configured(cloud_lab, "ResumeTimeout=60", "ResumeTimeout=15"):
+        files = {node: cloud_lab.layout.power / f"{node}.lacks" for node in CLOUD}
+        yield lambda node, reason: write_changed(files[node], reason)
+        for file in files.values():
+            file.unlink(missing_ok=True)
     cloud_lab.run("head", ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=resume"])
 
 

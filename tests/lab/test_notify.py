@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -50,7 +51,7 @@ def ways(folder: Path) -> dict[str, list[str]]:
     """Return options by which a line is written for each telling."""
     return {
         key: [f"run sh -c 'echo \"$*\" >>{folder}/{key}' sh {{state}} {{attempt}} {{reason}}"]
-        for key in ("on_end", "on_failure")
+        for key in ("on_end", "on_failure", "on_hang")
     }
 
 
@@ -95,6 +96,19 @@ def test_a_job_that_fails_is_told_of_once_without_a_client(cluster: Cluster) -> 
     assert f"told       {line}" in shown
     for path in (path for path in run.path.rglob("*") if path.is_file()):
         assert b"secret-path" not in path.read_bytes()
+
+
+def test_a_hang_is_told_of_before_the_job_is_ended_because_of_it(cluster: Cluster) -> None:
+    options = ways(cluster.folder)
+    options["on_hang"].insert(0, "cancel")
+    body = "for k in 1 2 3 4; do echo step $k; sleep 0.2; done; sleep 300"
+    run = cluster.submit(body, hang_after=3, **options)
+    why = r"it hangs: no step on n\d for \d+ s, after step 4"
+    assert re.fullmatch(f"failed 0 {why}", once(cluster, run))
+    (line,) = told(cluster.folder, "on_hang")
+    assert re.fullmatch(f"running 0 {why}", line)
+    at = {key: (cluster.folder / key).stat().st_mtime for key in ("on_hang", "on_end")}
+    assert at["on_hang"] < at["on_end"]
 
 
 def test_one_that_ends_well_is_no_failure(cluster: Cluster) -> None:

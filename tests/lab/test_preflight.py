@@ -27,6 +27,7 @@ from tests.helpers.doc_blocks import blocks
 from tests.helpers.lab_faults import (
     busy,
     clock_ahead,
+    configured,
     drained,
     filtered,
     full_disk,
@@ -377,6 +378,31 @@ def test_slurm_drains_a_node_that_finds_a_fault_of_its_own(desk: Desk, tmp_path:
     assert found.keys() == {"n2", "n3"}
     assert found["n2"].startswith("clusterkit: GPU")
     assert found["n3"] == "fan 3 = dead"
+
+
+def test_a_prolog_keeps_a_job_from_a_node_that_finds_a_fault_of_its_own(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """By the same program, as the docs say; another node runs the job."""
+    (program,) = blocks(ROOT / "docs/how-to/preflight.md", "sh")
+    ours = shlex.join([sys.executable, "-m", "clusterkit", "preflight"])
+    prolog = tmp_path / "prolog"
+    text = program.replace("clusterkit preflight", f"cd {ROOT} && {ours}")
+    text = text.replace("--for healthcheck", "--for prolog").replace("exec scontrol", "scontrol")
+    prolog.write_text(f"{text}exit 1\n")
+    prolog.chmod(0o755)
+    ran = desk.folder / "ran"
+    kinds = {"n1": "healthy8", "n2": "sick8", "n3": "healthy8"}
+    also = f"Prolog={prolog}\nSchedulerParameters=nohold_on_prolog_fail,"
+    with gpus(desk.lab, tmp_path, **kinds), configured(desk.lab, "SchedulerParameters=", also):
+        wrap = f"--wrap=echo $SLURMD_NODENAME >>{ran}"
+        words = ["--wait", "--exclude=n1", "--output=/dev/null", wrap]
+        desk.lab.run("head", ["sbatch", *words], check=True)
+        found = reasons(desk)
+        resume(desk.lab, "n2")
+    assert found.keys() == {"n2"}
+    assert found["n2"].startswith("clusterkit: GPU")
+    assert ran.read_text() == "n3\n"
 
 
 def test_a_drained_node_is_named_with_its_reason(desk: Desk) -> None:
