@@ -340,6 +340,8 @@ def take_over(run: RunFolder, me: Identity) -> None:
     """End the job or have it start again, where the batch script has gone and nobody can tell.
 
     Nodes that lost each other leave it to that; Slurm would let the job be, as `--no-kill` says.
+    One of them need not wait where Slurm misses the node of the batch script as well: once Slurm
+    takes that for down (SlurmdTimeout), it kills this worker with the step.
     """
     lost, host = node_results.first_failure(run, me.attempt), os.environ.get(BATCH_HOST)
     if lost is None or not lost.among or me.name == host or not batch_decides(run, lost=lost):
@@ -349,10 +351,16 @@ def take_over(run: RunFolder, me: Identity) -> None:
     while TERMINATION.isdisjoint(signal.sigpending()):
         if there & runfolder.listed(run.path):
             return
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or (me.rank == 1 and _is_missed(host)):
             requeue_or_end(run, me, lost=lost)
             return
         time.sleep(1.0)
+
+
+def _is_missed(node: str | None) -> bool:
+    """Return whether Slurm gets no answer of a node (the `*` of sinfo(1)), or takes it for down."""
+    answer = run_command(["sinfo", "-a", "-h", "-n", str(node), "-o", "%T"], timeout_s=_PING_S)
+    return answer.ok and ("*" in answer.output or "down" in answer.output)
 
 
 def requeue_or_end(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:

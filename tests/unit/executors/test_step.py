@@ -47,7 +47,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "bin"
     folder.mkdir()
     scancel = '#!/bin/sh\necho scancel "$@" >>{folder}/asked\n'
-    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE), ("scancel", scancel)):
+    sinfo = "#!/bin/sh\ncat {folder}/sinfo\n"
+    programs = {"scontrol": SCONTROL, "squeue": SQUEUE, "scancel": scancel, "sinfo": sinfo}
+    for name, text in programs.items():
         (folder / name).write_text(text.format(folder=tmp_path))
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -62,6 +64,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CK_NODE_RANK", raising=False)
     (tmp_path / "state").write_text("RUNNING\n")
+    (tmp_path / "sinfo").write_text("mixed\n")
     with socket.create_server(("127.0.0.1", 0)) as slurmd:
         port = slurmd.getsockname()[1]
         for name in ("n1", "n2", "n3"):
@@ -251,6 +254,20 @@ def test_where_the_batch_script_says_nothing_a_node_takes_over(
     run.restarted(0).unlink()
     watch.take_over(run, second)
     assert word in asked(slurm)
+
+
+@pytest.mark.parametrize(("state", "ends"), [("mixed", False), ("mixed*", True), ("down*", True)])
+def test_one_takes_over_at_once_where_slurm_misses_the_batch_script_as_well(
+    slurm: Path, state: str, ends: bool
+) -> None:
+    run = job(slurm, EACH_OTHER).run
+    (slurm / "sinfo").write_text(f"{state}\n")
+    me = Identity(job_id="7", attempt=0, rank=1, of=2, name="n2", among=("n1", "n2"))
+    threading.Timer(2.0, run.restarted(0).touch).start()
+    began = time.monotonic()
+    watch.take_over(run, me)
+    assert time.monotonic() - began < 10
+    assert ("scancel 7" in asked(slurm)) is ends
 
 
 def test_workers_leave_it_to_the_batch_script_unless_its_node_is_lost(slurm: Path) -> None:
