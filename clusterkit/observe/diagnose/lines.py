@@ -53,10 +53,10 @@ _PREFIXES = tuple(
 )
 _NO_NODE = re.compile(
     r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)\d*$"
-    r"|[^0-9]*$|.*\.(?:error|py|sh)$|enroot-\w+$"
+    r"|(?!localhost$)[^0-9]*$|.*\.(?:error|py|sh)$|enroot-\w+$"
 )
 """Words that stand before a colon as well, also of exceptions (cv2.error) and of scripts; a node's
-name in front of a line has a number."""
+name in front of a line has a number, or is `localhost` where DeepSpeed starts on it by pdsh."""
 _MOST_PREFIXES = 4
 _STEPD = re.compile(r"slurmstepd-(?P<node>[A-Za-z][\w.-]{0,62}): ")
 _JSON = re.compile(

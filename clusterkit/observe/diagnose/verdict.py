@@ -56,6 +56,8 @@ _UNKNOWING = frozenset(
 _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
 """Rules of launchers that start ranks in each task of another one."""
 _OF_SPARK = "spark-stage-failed"
+_SLURM_REPORT = "slurm-report"
+_OF_SLURM = ("slurmstepd: ", "srun: ")
 _WAITING = frozenset({"collective-rank-missing", "horovod-stalled", "monitored-barrier"})
 """Rules that name a rank for which others wait."""
 _MOST_NAMED = 8
@@ -286,11 +288,15 @@ def _of_the_accused(root: Event | None, events: Sequence[Event]) -> Event | None
 
 
 def _placed(root: Event, events: Sequence[Event]) -> Event:
-    """Give the root the node on which a launcher has seen its rank end, or Spark its task fail."""
+    """Give the root the node on which a launcher has seen its rank end, or Spark its task fail.
+
+    Where no line says the rank, it is the node of all that Slurm tells of the ends of tasks.
+    """
     if root.node is not None:
         return root
     if root.rank is None:
-        nodes = {event.node for event in events if event.rule.id == _OF_SPARK} - {None}
+        tells = {_OF_SPARK} if root.hit.text.startswith(_OF_SLURM) else {_OF_SPARK, _SLURM_REPORT}
+        nodes = {event.node for event in events if event.rule.id in tells} - {None}
     elif {event.rule.id for event in events} & _COUNTING_OWN:
         return root
     else:

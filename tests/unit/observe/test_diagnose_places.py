@@ -29,6 +29,7 @@ ENDED = "[ERROR] [launch.py:321:sigkill_handler] ['train.py'] exits with return 
 ASSERTED = 2 * (
     "/build/Indexing.cu:22: pick: block: [1,0,0], thread: [5,0,0] Assertion `i < n` failed.\n"
 )
+SRUN = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
 RAISED = """\
 Traceback (most recent call last):
   File "/home/ada/train.py", line 9, in main
@@ -92,6 +93,9 @@ def cause(folder: Path, log: str) -> Finding:
         ("10.0.0.7: bash: torchrun: command not found\n", "10.0.0.7"),
         ("2026-11-22 13:59:12.4 | (Worker pid=7, ip=10.0.0.2) ValueError: x\n", "10.0.0.2"),
         (f"{RAISED}{RAISED.replace('a head', 'no head')}{REPORT}", ""),
+        ("localhost: [rank3]: ValueError: x\nn2: [rank5]: ValueError: y\n", "localhost rank 3"),
+        (f'FATAL:   "train": executable file not found in $PATH\n{SRUN}', "n7"),
+        (f"{LIMIT}{SRUN}", ""),
     ],
 )
 def test_prefixes_and_the_lines_around_a_find_tell_where_it_was(
