@@ -319,8 +319,17 @@ def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]
 
 
 def _says_it_again(event: Event, root: Event) -> bool:
-    """Tell whether an exception or an exit code is what the root itself has led to."""
+    """Tell whether an exception or an exit code is what the root itself has led to.
+
+    An end from outside leads to nothing that was printed before it.
+    """
+    if root.rule.outside and event.rule.closing and _is_before(event.hit, root.hit):
+        return False
     return event.generic and (event.node, event.rank) == (root.node, root.rank)
+
+
+def _is_before(one: Hit, other: Hit) -> bool:
+    return one.file == other.file and 0 < one.line < other.line
 
 
 def _when(event: Event) -> tuple[float, str, int]:

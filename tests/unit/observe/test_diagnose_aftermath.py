@@ -428,3 +428,10 @@ def test_what_the_shell_says_after_a_crash_is_not_its_cause(say: Say) -> None:
 )
 def test_no_step_is_taken_by_a_bar_at_its_beginning_or_by_slurm(none: str, one: str) -> None:
     assert (took_steps(none.encode()), took_steps(one.encode())) == (False, True)
+
+
+def test_what_stood_before_an_end_from_outside_is_told_beside_it(say: Say) -> None:
+    found = say(f"CondaError: Run 'conda init' before 'conda activate'\nstep 1\n{LIMIT}")
+    assert found.cause is not None
+    assert found.cause.rule == "time-limit"
+    assert [other.rule for other in found.others] == ["environment-missing"]
