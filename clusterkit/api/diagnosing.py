@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterkit.api.jobs import JobHandle, find_job
 from clusterkit.core.files import versioned
-from clusterkit.observe.diagnose.document import advice_for, job_document
+from clusterkit.observe.diagnose.document import advice_for, finding_document, job_document
 from clusterkit.observe.diagnose.job import JobDiagnosis, diagnose_run
 from clusterkit.observe.diagnose.rules import load_rules
 
@@ -26,8 +26,8 @@ class Diagnosed:
     @property
     def cause(self) -> dict[str, Any] | None:
         """The first failure: its `title`, `says`, `do`, `node`, `rank`; None without one."""
-        cause: dict[str, Any] | None = self.document["cause"]
-        return cause
+        cause = self.found.diagnosis.cause
+        return None if cause is None else finding_document(cause)
 
     def __repr__(self) -> str:
         """Show what happened."""

@@ -27,14 +27,15 @@ def document(found: Diagnosis, advice: Advice | None) -> dict[str, Any]:
     """Return what `--json` tells of a diagnosis."""
     return {
         "found": found.cause is not None,
-        "cause": _finding(found.cause) if found.cause is not None else None,
+        "cause": finding_document(found.cause) if found.cause is not None else None,
         "advice": {"command": advice.command, "answer": advice.answer} if advice else None,
-        "others": [_finding(one) for one in found.others],
+        "others": [finding_document(one) for one in found.others],
         **picked(found, "notes", "files", "bytes", "step"),
     }
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def finding_document(found: Finding) -> dict[str, Any]:
+    """Return what `--json` tells of one failure."""
     shown = found.evidence
     lines = {"file": str(shown.file), "line": shown.line or None, "text": shown.text}
     names = (

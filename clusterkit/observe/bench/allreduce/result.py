@@ -65,8 +65,12 @@ class Operation(Enum):
 
 
 MEASURED = (
-    *(Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER),
-    *(Operation.BROADCAST, Operation.ALLTOALL, Operation.SENDRECV),
+    Operation.ALL_REDUCE,
+    Operation.ALL_GATHER,
+    Operation.REDUCE_SCATTER,
+    Operation.BROADCAST,
+    Operation.ALLTOALL,
+    Operation.SENDRECV,
 )
 """Those that `bench collectives` measures itself."""
 _ALIASES = {"all-to-all": Operation.ALLTOALL, "send-recv": Operation.SENDRECV}
