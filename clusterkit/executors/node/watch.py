@@ -309,6 +309,8 @@ def _pass_on(signum: signal.Signals, marker: str, *, below: bool) -> None:
             processes.send(pid, signum)
 
 
+_MISSED = {"DOWN", "NOT_RESPONDING"}
+"""States of a node of which Slurm gets no answer."""
 _BATCH_S = scaled(30.0, 15.0)
 """How long the batch script may take to decide, or to end its step."""
 _PING_S = 10.0
@@ -360,7 +362,14 @@ def take_over(run: RunFolder, me: Identity) -> None:
 def _is_missed(node: str | None) -> bool:
     """Return whether Slurm gets no answer of a node (the `*` of sinfo(1)), or takes it for down."""
     answer = run_command(["sinfo", "-a", "-h", "-n", str(node), "-o", "%T"], timeout_s=_PING_S)
-    return answer.ok and ("*" in answer.output or "down" in answer.output)
+    # Only a job that has lost a node asks; every worker would load it.
+    from clusterkit.transport.probe import Unparsed  # noqa: PLC0415
+    from clusterkit.transport.slurm_nodes import states_of  # noqa: PLC0415
+
+    state = next(iter(answer.output.split()), "") if answer.ok else ""
+    with suppress(Unparsed):
+        return not _MISSED.isdisjoint(states_of(state))
+    return False
 
 
 def requeue_or_end(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
