@@ -92,7 +92,7 @@ def evaluate(evidence: Evidence) -> JobStatus:
     if evidence.hang is not None and state is JobState.RUNNING:
         reason = evidence.hang.text
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
-    if unwritten and state is JobState.FAILED and reason in _NO_REASON:
+    if unwritten and state is JobState.FAILED and _says_nothing(reason, evidence.results.nodes):
         reason = node_results.unwritten_failure(evidence.results.nodes)
     failed = state is JobState.FAILED
     why = (evidence.in_vain or _spares_used_up(evidence)) if failed else None
@@ -104,6 +104,12 @@ def evaluate(evidence: Evidence) -> JobStatus:
         nodes=names,
         **_times(evidence, state),
     )
+
+
+def _says_nothing(reason: str | None, results: Iterable[NodeResult]) -> bool:
+    """Tell whether this is no reason, or the exit code of a node that could not begin."""
+    unbegun = [result for result in results if result.message == node_results.UNBEGUN]
+    return reason in {*_NO_REASON, *map(node_results.failure_text, unbegun)}
 
 
 def _spares_used_up(evidence: Evidence) -> str | None:

@@ -244,6 +244,21 @@ def test_a_job_is_over_when_all_but_a_node_that_has_gone_have_ended() -> None:
     assert verdict(ended, said=running, gone=gone, requeue=1, attempt=1) == ("failed", 255)
 
 
+def test_where_a_full_disk_let_nobody_begin_no_node_is_said_to_have_exited() -> None:
+    full = "No space left on device"
+    unbegun, begun = (
+        [dataclasses.replace(node(rank, 74), unwritten=full, message=words) for rank in range(2)]
+        for words in (node_results.UNBEGUN, None)
+    )
+    why = f"could not begin, or write anything: {full}"
+    for said in (None, says(JobState.FAILED), says(JobState.RUNNING, "COMPLETING")):
+        assert judged(*unbegun, said=said).reason == f"n[0-1] {why}"
+        some = judged(begun[0], unbegun[1], said=said).reason
+        assert some == (
+            f"n0 exited with 74; n[0-1] could not write all of the output, or how it ended: {full}"
+        )
+
+
 def test_a_job_whose_service_runs_its_step_again_is_over_when_slurm_says_so() -> None:
     failed, running = (node(0, 1), node(1, 143, "peer")), says(JobState.RUNNING)
     assert verdict(*failed, said=running) == ("failed", 1)
