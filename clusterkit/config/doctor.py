@@ -20,7 +20,7 @@ from pathlib import Path
 from clusterkit.config.init import NVIDIA_SMI, Run
 from clusterkit.config.platforms import AUTO, types_with_needs
 from clusterkit.config.settings import Settings
-from clusterkit.core.data import read_template
+from clusterkit.core.data import data_dir, read_template
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 from clusterkit.core.errors import Problem
 from clusterkit.core.model import NO_PLATFORM, ClusterKind
@@ -98,6 +98,9 @@ def _item(
 
 MIN_PYTHON = (3, 11)
 FRAMEWORK_PACKAGES = ("torch", "deepspeed", "horovod", "accelerate")
+_BUILD_WHEEL = data_dir("images") / "horovod" / "build-wheel.sh"
+_HOROVOD_WHEEL = f'"$(bash {_BUILD_WHEEL} --python {sys.executable})"'
+"""What pip installs of Horovod, whose source does not compile against today's torch."""
 
 
 def python(_machine: Machine) -> Iterator[Item]:
@@ -118,7 +121,8 @@ def packages(_machine: Machine) -> Iterator[Item]:
     for name in (*ours, *FRAMEWORK_PACKAGES):
         version = _version(name)
         summary, condition = (version, OK) if version else ("not in this Python", MISSING)
-        fix = f"{sys.executable} -m pip install {name}"
+        what = _HOROVOD_WHEEL if name == "horovod" else name
+        fix = f"{sys.executable} -m pip install {what}"
         yield _item(name, summary, condition, fix, needed=name in ours)
 
 

@@ -59,13 +59,17 @@ def all_topics() -> Mapping[str, Topic]:
 
 
 def find_topic(word: str) -> Topic:
-    """Return the topic called `word`; case does not count, nor `-` against `_`.
+    """Return the topic called `word`; case does not count, nor `-` against `_` or a space.
 
-    Unless two topics differ in nothing else: the area `ENV` and the key `env`.
+    Unless two topics differ in nothing else: the area `ENV` and the key `env`. After `platform`
+    and a space it may be a platform's file.
 
     Raises:
-        UserError: there is no such topic.
+        UserError: there is no such topic, or the file is wrong.
     """
+    kind, _, platform = word.strip().partition(" ")
+    if _fold(kind) in {"platform", "platforms"} and platform:
+        return platforms.platform_topic(load_platform(platform.strip()))
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
     topic = topics.get(word.strip()) or folded.get(_fold(word)) or topic_of(word)
@@ -76,18 +80,6 @@ def find_topic(word: str) -> Topic:
             hint=near or "`clusterkit explain` lists the topics",
         )
     return topic
-
-
-def find_topic_in(word: str, name: str) -> Topic:
-    """Return what is known of a platform, where `word` is `platform`; it may be a file.
-
-    Raises:
-        UserError: `word` is another one, there is no such platform, or its file is wrong.
-    """
-    if _fold(word) not in {"platform", "platforms"}:
-        hint = f"`clusterkit explain {name}`, or `clusterkit explain platform NAME`"
-        raise UserError(f"{word!r} takes no name after it", hint=hint)
-    return platforms.platform_topic(load_platform(name))
 
 
 def _fold(word: str) -> str:

@@ -8,16 +8,15 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 
 @explained
 def explain(
-    topic: str | None = None,
-    name: str | None = None,
+    topic: list[str] | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
     from clusterkit.cli.explain.topic import table
-    from clusterkit.cli.explain.topics import all_topics, find_topic, find_topic_in
+    from clusterkit.cli.explain.topics import all_topics, find_topic
 
-    if topic is not None:
-        found = find_topic(topic) if name is None else find_topic_in(topic, name)
+    if topic:
+        found = find_topic(" ".join(topic))
         if json:
             console.json_document({"topic": found})
             return

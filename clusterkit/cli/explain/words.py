@@ -102,10 +102,11 @@ def _figures(gpu: Gpu) -> Iterator[tuple[str, str]]:
 
 
 def _strategy(word: str) -> Topic | None:
-    name = strategy_named(word).name
-    summary = next(one.summary for one in STRATEGIES if one.name == name)
-    text = f"A strategy: {summary}.\n\nclusterkit estimate --strategy {word} ..."
-    return Topic(name=word, summary=summary, text=text, group="strategies")
+    named = strategy_named(word).name
+    summary = next(one.summary for one in STRATEGIES if one.name == named)
+    name = "".join(word.split())
+    text = f"A strategy: {summary}.\n\nclusterkit estimate --strategy {name} ..."
+    return Topic(name=name, summary=summary, text=text, group="strategies")
 
 
 def _error(word: str) -> Topic | None:

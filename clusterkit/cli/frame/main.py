@@ -82,6 +82,15 @@ class VerbGroup(TyperGroup):
             self.commands[cmd_name] = command_of(cmd_name)
         return self.commands[cmd_name]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; what an interrupt has to tell is told here, as typer drops it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            for left_open in error.args:
+                console.error(str(left_open))
+            raise
+
 
 def command_of(name: str) -> Any:
     """Return the command of a verb."""
@@ -189,20 +198,25 @@ def main() -> None:
     try:
         with ended_as_by_ctrl_c():
             sys.exit(_run())
-    except KeyboardInterrupt as error:
-        for left_open in error.args:
-            console.error(str(left_open))
+    except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except Exception as error:  # the one place that may: a bug must not reach the user raw
         _report_end(error)
-        read = isinstance(error, BrokenPipeError) and _HELP & {*sys.argv}  # enough of the help
-        sys.exit(0 if read else EXIT_COULD_NOT)
+        sys.exit(_code_of(error))
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt):
+        return EXIT_INTERRUPTED  # Ctrl-C at a question
+    read = isinstance(error, BrokenPipeError) and _HELP & {*sys.argv}  # enough of the help
+    return 0 if read else EXIT_COULD_NOT
 
 
 def _report_end(error: Exception) -> None:
     match error:
         case typer.Abort():  # a question was not answered, or answered with no
-            console.note("nothing done")
+            unanswered = isinstance(error.__context__, KeyboardInterrupt | EOFError)
+            console.note("\nnothing done" if unanswered else "nothing done")
         case TyperException():
             if error.format_message():  # without one it was the help, and that has been shown
                 from clusterkit.cli.frame.usage import usage_error

@@ -80,6 +80,12 @@ def test_a_platform_is_explained_with_all_that_it_sets(tmp_path: Path) -> None:
         assert isinstance(runner.invoke(app, ["explain", *words]).exception, UserError)
 
 
+def test_words_need_no_quotes() -> None:
+    said = CliRunner().invoke(app, ["explain", "out", "of", "memory"]).stdout
+    assert "slurm-memory-limit" in said
+    assert find_topic("zero 3").name == "zero3"
+
+
 @pytest.mark.parametrize("word", ["gpu_request", "gpu-request", "GPU_REQUEST", " gpu_request "])
 def test_spelling_is_free(word: str) -> None:
     assert find_topic(word).name == "gpu_request"

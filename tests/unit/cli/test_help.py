@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import VERBS, app
 from tests.helpers.command_line import typed_in
@@ -44,3 +45,13 @@ def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
     done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_an_interrupt_leaves_open_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt("job 7 may have been accepted")
+
+    monkeypatch.setattr("clusterkit.cli.nodes.topo.topo", interrupted)
+    done = CliRunner().invoke(app, ["topo"])
+    assert done.exit_code == 130
+    assert "job 7 may have been accepted" in done.stderr

@@ -133,6 +133,21 @@ def test_gpus_and_agents_and_daemons(tmp_path: Path) -> None:
     )
 
 
+def test_horovod_comes_as_the_wheel_that_we_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `pip install horovod` would compile fails against today's torch."""
+    monkeypatch.setattr(doctor, "_version", lambda _: None)
+    fix = _items(tmp_path)["horovod"].fix or ""
+    before, _, built = fix.partition('"$(')
+    assert before == f"{sys.executable} -m pip install "
+    build = built.removesuffix(')"')
+    shown = subprocess.run(
+        ["bash", "-c", f"{build} --help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "Build a Horovod wheel against the PyTorch of one Python" in shown
+
+
 def test_job_python(tmp_path: Path) -> None:
     text = f"clusters: {{local: {{python: {sys.executable}}}}}\n"
     versions = json.dumps({"torch": "2.13.0", "horovod": None})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +31,7 @@ from clusterkit.config.init import (
 )
 from clusterkit.config.load import load_settings
 from clusterkit.config.settings import Settings
+from clusterkit.core import files
 from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
@@ -171,6 +177,30 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--force" in str(again.exception)
     assert runner.invoke(app, ["init", "--force"]).exit_code == 0
     assert load_settings(cwd=tmp_path, environ={}).files == (tmp_path / "clusterkit.yaml",)
+
+
+def test_a_question_ends_by_ctrl_c_as_any_work_does(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    code = f"{own}; from clusterkit.cli.frame.main import main; main()"
+    client = subprocess.Popen(
+        [sys.executable, "-c", code, "init"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while b"Write clusterkit.yaml?" not in shown:
+        shown += os.read(ours, 4096)
+    os.write(ours, b"\x03")
+    assert client.wait(timeout=30) == 130
+    os.close(ours)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_where_it_may_not_write_the_way_out_is_its_own_flag(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught, files.explained(tmp_path / "clusterkit.yaml"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert "--output" in (caught.value.problems[0].hint or "")
 
 
 def test_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
