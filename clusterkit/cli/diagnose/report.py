@@ -6,6 +6,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,10 @@ def _where(found: Finding) -> str:
         place += f", {moment(found.time):%H:%M:%S}"
     if found.by_others:
         return f"{place}; told by {everybody(found)}"
-    if max(len(found.ranks), len(found.nodes)) > 1 and found.where:
-        place += f"; the same on {everybody(found)}"
+    nodes = tuple(node for node in found.nodes if node != found.node)
+    ranks = tuple(rank for rank in found.ranks if rank != found.rank)
+    if found.where and (more := everybody(replace(found, nodes=nodes, ranks=ranks))):
+        place += f"; the same on {more}"
     return place
 
 

@@ -310,8 +310,12 @@ def _moment(root: Root) -> float:
 
 def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]:
     of_rule: dict[str, list[Event]] = {}
+    stops = [event.hit for event in events if event.rule.id == "torchrun-stopped"]
     for event in events:
-        if event.rule is not root.rule and not _says_it_again(event, root):
+        follows = event.rule.id == "torchrun-report" and any(
+            _is_before(stop, event.hit) for stop in stops
+        )  # no rank had failed
+        if event.rule is not root.rule and not follows and not _says_it_again(event, root):
             of_rule.setdefault(event.rule.id, []).append(event)
     order = list(Role)
     for same in sorted(of_rule.values(), key=lambda one: order.index(one[0].rule.role)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from clusterkit.cli.diagnose.report import answer
 from clusterkit.cli.frame.main import app
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
@@ -121,6 +123,25 @@ def test_a_time_limit_is_not_what_it_leads_to(say: Say) -> None:
     assert cause(say(killed, facts=(limit,))) == ("time-limit", None)
     ended = Fact(text="clusterkit fact: signal=9", node="n1", time=1.0)
     assert cause(say(killed, facts=(limit, ended))) == ("time-limit", None)
+
+
+def test_ranks_that_torchrun_ended_as_it_was_told_to_had_not_failed(say: Say) -> None:
+    """And where each is, is said once."""
+    api = "W1122 13:59:12.440000 4711 torch/distributed/elastic/"
+    told = f"{api}agent/server/api.py:753] Received 15 death signal, shutting down workers\n"
+    ends = f"{api}multiprocessing/api.py:888] Sending process 4720 closing signal SIGTERM\n"
+    found = say(told + ends, facts=(Fact(text="clusterkit fact: state=timeout"),))
+    assert [one.rule for one in found.others] == ["torchrun-stopped"]
+    found = say(ends + told, facts=(Fact(text="clusterkit fact: state=timeout"),))
+    assert "torchrun-report" in [one.rule for one in found.others], "a rank failed before"
+
+
+def test_where_it_was_is_said_once(say: Say) -> None:
+    lines = "".join(f"[rank{rank}]: ValueError: no such column\n" for rank in (3, 0, 1))
+    found = say(f"{lines}").cause
+    assert found is not None
+    text = " ".join(answer(found))
+    assert re.search(r"rank (\d); the same on ranks ((?!\1)\d)[,-]((?!\1)\d)", text), text
 
 
 @pytest.mark.parametrize(
