@@ -36,7 +36,7 @@ from clusterkit.transport.probe import Unparsed
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.submit import ProgramRequest
     from clusterkit.observe.bench.compute import Finding as OfRank
-    from clusterkit.observe.bench.storage.answer import Finding as OfNode
+    from clusterkit.observe.bench.storage import Finding as OfNode
 
 _AROUND_S = 600
 """For importing torch and meeting, before and after the measurement."""

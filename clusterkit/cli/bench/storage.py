@@ -38,22 +38,22 @@ def storage(
     from clusterkit.cli.bench import job as jobs
     from clusterkit.cli.bench.storage_report import storage_lines
     from clusterkit.cli.jobs.choose import seconds_of
-    from clusterkit.observe.bench.storage import answer, document
+    from clusterkit.observe.bench import storage as written
 
     mtbf_s = None if mtbf is None else seconds_of("--mtbf", mtbf)
     asked = {"size": None if size is None else _bytes(size), "path": path}
     bench = jobs.Bench(
         verb="bench storage",
         program=("compute/clusterkit_storage.py", "compute/clusterkit_meeting.py"),
-        file=document.FILE,
-        read=document.read_document,
-        empty=lambda: answer.document(document.Result()),
+        file=written.FILE,
+        read=written.read_document,
+        empty=lambda: written.document(written.Result()),
     )
     job, result = jobs.measured(
         *(bench, options, asked), source=from_, seconds=_SECONDS, dry_run=dry_run, as_json=json
     )
-    found, lines = answer.document(result, mtbf_s), storage_lines(result, mtbf_s)
-    jobs.finish(job, found, lines, is_bad=bool(answer.findings(result)), as_json=json)
+    found, lines = written.document(result, mtbf_s), storage_lines(result, mtbf_s)
+    jobs.finish(job, found, lines, is_bad=bool(written.findings(result)), as_json=json)
 
 
 def _bytes(text: str) -> int:

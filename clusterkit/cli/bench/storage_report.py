@@ -8,8 +8,7 @@ from clusterkit.cli.bench.job import finding_lines
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import figure, in_words, size_in_words, table, wrapped
-from clusterkit.observe.bench.storage.answer import Node, checkpoints, findings, nodes
-from clusterkit.observe.bench.storage.document import Result
+from clusterkit.observe.bench.storage import Node, Result, checkpoints, findings, nodes
 
 _MOST_ROWS = 16
 _SOURCES = {

@@ -1,7 +1,7 @@
 """Write, read and create files as checkpoints and data sets do, on every node of a job.
 
 Started by torchrun on every node, with its wishes as JSON in the one argument. Rank 0 writes
-storage.json into the folder of results; clusterkit/observe/bench/storage/document.py reads it.
+storage.json into the folder of results; clusterkit/observe/bench/storage.py reads it.
 
 A file loses its name as soon as it is open: whatever kills a rank leaves none behind.
 """

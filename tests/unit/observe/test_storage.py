@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.observe.bench.storage import answer
-from clusterkit.observe.bench.storage.answer import NODE_MTBF_S, interval
-from clusterkit.observe.bench.storage.document import Result, read_document
+from clusterkit.observe.bench import storage as answer
+from clusterkit.observe.bench.storage import NODE_MTBF_S, Result, interval, read_document
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.command_line import outcome
 

@@ -1,1 +1,0 @@
-"""How fast the nodes of a job write and read checkpoints, and how often to write one."""
