@@ -21,10 +21,10 @@ from clusterkit.config.sources import variable
 from clusterkit.core import commands
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
-from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.core.metadata import machine_root
 from clusterkit.core.model import NO_PLATFORM, GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
 

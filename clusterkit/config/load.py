@@ -26,9 +26,9 @@ from clusterkit.config.schema import ClusterModel, ConfigModel, kinds_of
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate
 from clusterkit.core import ownership, shell
-from clusterkit.core.dmi import machine_root
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
 from clusterkit.core.hosts import hostfile_reader
+from clusterkit.core.metadata import machine_root
 from clusterkit.core.model import NO_PLATFORM, ClusterKind, ClusterSpec, Host
 
 LOCAL = "local"

@@ -25,8 +25,8 @@ from clusterkit.config.schema import OF_PLATFORMS, InstanceModel, PlatformModel
 from clusterkit.config.validate import validate
 from clusterkit.core import metadata, shell
 from clusterkit.core.data import data_dir, read_table
-from clusterkit.core.dmi import CLOUDS, cloud_of, read_dmi
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.metadata import CLOUDS, cloud_of, read_dmi
 from clusterkit.core.model import NO_PLATFORM, ClusterSpec
 
 AUTO = "auto"

@@ -1,16 +1,50 @@
-"""The metadata service of a cloud, over the link-local address that each has for it.
+"""Of which cloud a machine is, by its firmware, and what the cloud's metadata service says of it.
 
-Only a machine whose firmware says that it is of the cloud asks (`core/dmi.py`). Nobody vouches for
-what answers: it has a second in all and 64 KiB, no proxy is used, and no redirection followed.
+The firmware's names are SMBIOS's, as Linux shows them in `/sys/class/dmi/id`. Only a machine that
+they say is of a cloud asks its service, over a link-local address. Nobody vouches for what answers:
+it has a second in all and 64 KiB, no proxy is used, and no redirection followed.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection, Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from clusterkit.core.data import data_dir, read_table
+
+CLOUDS = {
+    "aws": ("sys_vendor", "Amazon EC2"),
+    "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
+    "gcp": ("product_name", "Google Compute Engine"),
+    "oci": ("chassis_asset_tag", "OracleCloud.com"),
+}
+"""A file of `/sys/class/dmi/id` and what it says on machines of each cloud, as the data sources of
+canonical/cloud-init have it."""
+_LONGEST_DMI = 256
+
+
+def machine_root() -> Path:
+    """Return the folder that stands for `/` where a machine is recognised; tests have their own."""
+    return Path(os.environ.get("CLUSTERKIT_MACHINE_ROOT") or "/")
+
+
+def cloud_of(root: Path) -> str | None:
+    """Return which of `CLOUDS` the machine with these files is of; None for none."""
+    signs = CLOUDS.items()
+    return next((cloud for cloud, (name, says) in signs if read_dmi(root, name) == says), None)
+
+
+def read_dmi(root: Path, name: str) -> str:
+    """Return what a file of the machine's DMI says; empty where it is missing or closed to us."""
+    try:
+        with (root / "sys/class/dmi/id" / name).open("rb") as file:
+            return file.read(_LONGEST_DMI).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
 
 INSTANCE_TYPE = "instance type"
 ADDRESS = ("169.254.169.254", 80)

@@ -19,8 +19,7 @@ from clusterkit.core import files, ownership, permissions
 from clusterkit.core.commands import require_utf8
 from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
-from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.resumed import of_this_step
+from clusterkit.executors.node.identity import Identity, of_this_step
 from clusterkit.executors.node.supervisor import BLOCKED
 from clusterkit.executors.node.task import run_node
 from clusterkit.executors.node.watch import Timeouts, say

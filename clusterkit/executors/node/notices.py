@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from clusterkit.core import dmi, files, metadata
+from clusterkit.core import files, metadata
 from clusterkit.core.announcements import TELLS, read_announcements
 from clusterkit.core.bounds import Moment
 from clusterkit.core.errors import UserError
@@ -56,7 +56,7 @@ def read_notice(run: RunFolder, attempt: int) -> Notice | None:
 
 def begin(run: RunFolder, me: Identity) -> bool:
     """Look for notices from now on, in a thread, where this machine is of a cloud; tell whether."""
-    cloud = announcing_cloud(dmi.machine_root())
+    cloud = announcing_cloud(metadata.machine_root())
     if cloud is not None:
         threading.Thread(target=_watch, args=(run, me, cloud), daemon=True).start()
     return cloud is not None
@@ -64,7 +64,7 @@ def begin(run: RunFolder, me: Identity) -> bool:
 
 def announcing_cloud(root: Path) -> str | None:
     """Return the cloud of the machine with these files; None for none, or one without notices."""
-    cloud = dmi.cloud_of(root)
+    cloud = metadata.cloud_of(root)
     return cloud if any(row["tells"] in TELLS for row in metadata.questions(cloud)) else None
 
 

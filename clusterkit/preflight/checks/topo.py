@@ -214,7 +214,7 @@ def _text(layout: tuple[str | None, ...]) -> str:
 
 
 _HINTED = ("aws", "azure", "gcp", "oci")
-"""Clouds, of all of `core/dmi.py`, of which `checks.ini` says how to keep nodes together."""
+"""Clouds, of all of `core/metadata.py`, of which `checks.ini` says how to keep nodes together."""
 
 
 def _nothing_apart(job: PreflightJob) -> str | None:

@@ -18,8 +18,8 @@ from clusterkit.config.platforms import (
 )
 from clusterkit.config.settings import Layer, Settings
 from clusterkit.core.data import data_dir, read_table
-from clusterkit.core.dmi import CLOUDS, read_dmi
 from clusterkit.core.errors import UserError
+from clusterkit.core.metadata import CLOUDS, read_dmi
 from clusterkit.core.model import ClusterSpec
 from clusterkit.estimate.machines.interconnects import NETWORKS
 from clusterkit.launch.options import JobSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.executors.node.resumed import of_this_step
+from clusterkit.executors.node.identity import of_this_step
 from clusterkit.executors.run.runfolder import RunFolder
 
 

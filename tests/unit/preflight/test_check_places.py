@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from clusterkit.core.dmi import CLOUDS
+from clusterkit.core.metadata import CLOUDS
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.results import Result

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from clusterkit.core import metadata
 from clusterkit.core.announcements import TELLS, Announcement, read_announcements
 from clusterkit.core.data import read_snippet
-from clusterkit.core.dmi import CLOUDS
 from clusterkit.core.files import parse_json
+from clusterkit.core.metadata import CLOUDS
 from clusterkit.core.records import text_of
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes import snippets
