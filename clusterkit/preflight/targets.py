@@ -23,6 +23,7 @@ from clusterkit.core.model import (
     LaunchPlan,
 )
 from clusterkit.core.version import __version__
+from clusterkit.launch.frameworks.base import mpirun_names
 from clusterkit.launch.rank_layout.fabric import parse_fabric
 from clusterkit.launch.sbatch_options import gpu_request
 from clusterkit.launch.scripts.kinds import gpu_use
@@ -140,6 +141,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         nodes=plan.nodes,
         kept_together=not {"switches", "segment"}.isdisjoint(plan.directives),
         framework=plan.framework,
+        mpirun=mpirun_names(plan.command),
         gpus_per_node=max(plan.slots),
         gpu_use=gpu_use(plan),
         env=plan.env,

@@ -49,6 +49,8 @@ class PreflightJob:
     python_is_set_up: bool = False
     """Whether modules or setup lines of the cluster may give it packages that a plain shell has
     not."""
+    mpirun: tuple[str, ...] = ()
+    """Programs of which each node needs one; none where no mpirun starts the ranks."""
     gpus_per_node: int | None = None
     """Slots the job wants on each node; None where it is not known."""
     slots: Mapping[str, int] = field(default_factory=dict)

@@ -62,9 +62,13 @@ def told(done: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def test_mpi_needs_no_logins_between_nodes(desk: Desk) -> None:
+def test_mpi_needs_mpirun_and_no_logins_between_nodes(desk: Desk) -> None:
     script = desk.write("ranks.py", "import os; print('rank', os.environ['RANK'], flush=True)\n")
     words = ("--cluster", "rack", "--framework", "mpi", "--nodes", "2", "--gpus-per-node", "1")
+    without = desk.clusterkit("submit", *words, "--set", "mpi.mpirun=mpirun-5", script)
+    assert (without.returncode, without.stdout) == (1, "")
+    missed = "fail     HOST018 host-mpirun  n[1-2]\n         no mpirun-5 to start the ranks with\n"
+    assert missed in without.stderr
     with no_logins_between_nodes(desk.lab):
         refused = desk.lab.run("n1", ["ssh", "n2", "true"])
         assert "Permission denied" in refused.stderr

@@ -24,6 +24,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
 from clusterkit.jobs.submit.snapshot import take
 from clusterkit.launch.frameworks import load_framework
+from clusterkit.launch.frameworks.base import mpirun_names
 from clusterkit.launch.render import render
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def require_runnable(plan: LaunchPlan) -> None:
     _require_plain_name(plan.cluster)
     if plan.container is not None:
         return  # an image may have a script that this machine has not
-    if plan.cluster.kind.shares_machine and "mpi_launch.py" in plan.command.files:
-        _require_mpirun(plan)
+    if plan.cluster.kind.shares_machine and (names := mpirun_names(plan.command)):
+        _require_mpirun(plan, names)
     # Without a copy of this folder, it is the nodes that have to have the script.
     if not plan.cluster.kind.lists_hosts or plan.cluster.shared_filesystem or plan.sync:
         if plan.script_kind.is_file:
@@ -56,13 +57,13 @@ def require_runnable(plan: LaunchPlan) -> None:
             _require_module(plan.script, Path(plan.workdir))
 
 
-def _require_mpirun(plan: LaunchPlan) -> None:
+def _require_mpirun(plan: LaunchPlan, names: Sequence[str]) -> None:
     """Refuse what mpirun starts, where this machine has none and the cluster loads none."""
     cluster = plan.cluster
     if cluster.setup or cluster.modules or "PATH" in plan.env:
         return
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    if not any(shutil.which(name, path=path) for name in ("mpirun", "mpiexec", "mpiexec.hydra")):
+    if not any(shutil.which(name, path=path) for name in names):
         raise UserError(
             f"{plan.framework} starts ranks by mpirun, which this machine does not have",
             hint="apt install openmpi-bin; or load it: `setup:` or `modules:` of the cluster",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Scrip
 
 MPI_OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
 """What `--set mpi.KEY=VALUE` may name."""
+_MPIRUN = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
+"""What `mpi_launch.py` looks for."""
 PACKAGE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 """The name at the start of a requirement."""
 _MPI_CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
@@ -166,6 +169,15 @@ def mpi_command(
         files={**framework_files("mpi", *files), **peers_program()},
         once=srun,
     )
+
+
+def mpirun_names(command: NodeCommand) -> tuple[str, ...]:
+    """Return the programs of which the nodes need one; none where no mpirun starts the ranks."""
+    if "mpi_launch.py" not in command.files or command.once:
+        return ()
+    flags = itertools.takewhile(lambda word: str(word).startswith("--"), command.argv[3:])
+    named = tuple(str(word).removeprefix("--mpirun=") for word in flags if "--mpirun=" in str(word))
+    return named or _MPIRUN
 
 
 def check_mpi_options(framework: str, options: Mapping[str, str], *, under_slurm: bool) -> None:

@@ -157,3 +157,24 @@ def _clusterkit(node: NodeFacts, job: PreflightJob) -> Result:
         return ok(f"clusterkit {there} on both sides")
     install = advice("HOST016", "other", python=job.python, wheel=wheel_name(here))
     return install.warn(f"clusterkit {there} is there, {here} is what asks")
+
+
+def _no_mpirun(job: PreflightJob) -> str | None:
+    if not job.mpirun:
+        return "no mpirun starts its ranks"
+    return None if job.container_runtime is None else "mpirun is the image's"
+
+
+@machine_check("HOST018", "host-mpirun", job_python.PROBE, skip_if=_no_mpirun)
+def _mpirun(node: NodeFacts, job: PreflightJob) -> Result:
+    python = node.need(job_python.PROBE)
+    if python is None:
+        return skip("no interpreter")
+    if python.mpirun:
+        return ok(python.mpirun)
+    # A job on Slurm has the PATH of the shell that submits, and may have loaded a module there.
+    certain = job.kind != "slurm" and not job.python_is_set_up
+    return advice("HOST018").result(
+        Verdict.FAIL if certain else Verdict.WARN,
+        f"no {job.mpirun[0]} to start the ranks with" + ("" if certain else " in a plain shell"),
+    )

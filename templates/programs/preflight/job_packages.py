@@ -44,7 +44,8 @@ KNOWN = "clusterkit submitit torch deepspeed horovod accelerate"
 for name in (KNOWN + " nvidia-nccl-cu11 nvidia-nccl-cu12 nvidia-nccl-cu13").split():
     if name not in sys.argv and found(name, False):
         say("package " + name, found(name, False))
-for name in sys.argv[1:]:
+WHICH = "--which="
+for name in [word for word in sys.argv[1:] if not word.startswith(WHICH)]:
     if found(name, True):
         say("package " + name, found(name, True))
 try:
@@ -56,5 +57,13 @@ try:
         match = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*['\"](.*?)['\"]" % name, text)
         say("built " + key, match.group(1) if match else "")
 except Exception:
+    pass
+try:  # beside this interpreter first, as the launcher looks
+    from shutil import which
+
+    places = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    programs = [word[len(WHICH) :] for word in sys.argv[1:] if word.startswith(WHICH)]
+    say("which", next(filter(None, (which(name, path=places) for name in programs)), ""))
+except ImportError:
     pass
 say("whole", 1)

@@ -128,6 +128,8 @@ def test_without_mpirun_no_job_starts_that_needs_it(desk: Path) -> None:
     done = run(desk, *words, PATH=str(tools))
     assert done.returncode == 2
     assert "this machine does not have" in done.stderr
+    named = ("--set", f"mpi.mpirun={shutil.which('true')}")
+    assert run(desk, *words[:-1], *named, "train.py", PATH=str(tools)).returncode == 0
     (tools / "mpirun").symlink_to("/bin/true")
     assert run(desk, *words, PATH=str(tools)).returncode == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -385,6 +386,24 @@ def test_torch_is_asked_for_only_by_what_needs_it() -> None:
     }
     found = verdicts(named("host-torch"), _each("job-python", none, PYTHON, job=mpi))
     assert found == {"n1": "fail", "n2": "pass"}
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ({"kind": "ssh"}, "fail"),
+        ({"kind": "ssh", "python_is_set_up": True}, "warn"),
+        ({"kind": "slurm"}, "warn"),  # it has the PATH of the shell that submits
+        ({"kind": "ssh", "mpirun": ()}, None),
+    ],
+)
+def test_mpirun_is_missed_where_it_starts_the_ranks(
+    given: dict[str, Any], verdict: str | None
+) -> None:
+    job = PreflightJob(**{"hosts": ("n1", "n2"), "mpirun": ("mpirun", "mpiexec"), **given})
+    there, nowhere = (PYTHON.replace("whole", f"which={path}\nwhole") for path in ("/b/mpirun", ""))
+    found = verdicts(named("host-mpirun"), _each("job-python", there, nowhere, job=job))
+    assert found == ({"n1": "pass", "n2": verdict} if verdict else {None: "skip"})
 
 
 def test_packages_are_compared() -> None:

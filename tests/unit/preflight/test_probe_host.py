@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import shutil
@@ -215,6 +216,26 @@ def test_what_torch_was_built_for_is_read(
     python = job_python.parse(run_probe(job_python.PROBE, job).stdout)
     assert python is not None
     assert (python.torch, python.cuda, python.hip) == expected
+
+
+def test_the_first_mpirun_of_those_named_is_found(tmp_path: Path) -> None:
+    """On PATH, or by its path; what is no program is none."""
+    tool = tmp_path / "its own" / "mpirun.mpich"
+    tool.parent.mkdir()
+    tool.touch(mode=0o755)
+    (tool.parent / "mpirun.intel").touch()
+    env = {"PATH": f"{tool.parent}:/usr/bin:/bin"}
+    job = PreflightJob(hosts=("n1",), python=sys.executable, env=env)
+    for names, found in (
+        (("no-mpirun", "mpirun.intel", tool.name), str(tool)),
+        ((str(tool),), str(tool)),
+        (("mpirun.intel",), None),
+        ((), None),
+    ):
+        asked = dataclasses.replace(job, mpirun=names)
+        python = job_python.parse(run_probe(job_python.PROBE, asked).stdout)
+        assert python is not None
+        assert python.mpirun == found
 
 
 def test_an_interpreter_that_is_not_there_is_none() -> None:

@@ -30,6 +30,8 @@ class JobPython:
     hip: str | None
     nccl: str | None
     """Of the wheel that torch loads it from; None where NCCL comes another way."""
+    mpirun: str | None = None
+    """Where the program of the job is that starts its ranks, if one of those it names is there."""
 
 
 def _command(job: PreflightJob) -> str | None:
@@ -43,7 +45,11 @@ def _command(job: PreflightJob) -> str | None:
         "job_python",
         python=quote_path(job.python),
         program=quote(read_template("programs/preflight/job_packages.py")),
-        package=f"{DISTRIBUTION} {quote(package) if package else ''}",
+        package=" ".join(
+            quote(word)
+            for word in (DISTRIBUTION, package, *(f"--which={name}" for name in job.mpirun))
+            if word
+        ),
     )
 
 
@@ -68,6 +74,7 @@ def parse(text: str) -> JobPython | None:
         cuda=pairs.get("built cuda") or None,
         hip=pairs.get("built hip") or None,
         nccl=nccl[0] if len(nccl) == 1 else None,
+        mpirun=pairs.get("which") or None,
     )
 
 
