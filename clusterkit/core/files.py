@@ -111,14 +111,14 @@ def why_no_room(error: UserError) -> str | None:
     return os.strerror(cause.errno)
 
 
-def write_new(path: Path, text: str, *, mode: int | None = None) -> None:
+def write_new(path: Path, text: str) -> None:
     """Write `text` to `path`, which nobody may be reading yet: not at once, nor safe on the disk.
 
     For thousands of files that count only once another one is there; a wait for the disk at each
     of them would take minutes.
     """
     with explained(path):
-        descriptor = permissions.open_new(path, mode)
+        descriptor = permissions.open_new(path, None)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
 
@@ -133,19 +133,19 @@ def json_text(document: Any) -> str:
     return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
 
 
-def create_text(path: Path, text: str, *, mode: int | None = None) -> bool:
+def create_text(path: Path, text: str) -> bool:
     """Create `path` with `text`, and tell whether it was this call that created it.
 
     Exactly one of any number of callers, on any number of nodes, gets True.
     """
-    beside = _written_beside(path, text.encode(), mode)
+    beside = _written_beside(path, text.encode(), None)
     with explained(path), beside as written, suppress(FileExistsError):
         try:
             path.hardlink_to(written)  # unlike a rename, a link replaces nothing
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            os.close(permissions.open_new(path, mode))
+            os.close(permissions.open_new(path, None))
             written.replace(path)
         return True
     return False
@@ -161,13 +161,13 @@ def create_link(path: Path, target: str) -> bool:
     return True
 
 
-def open_for_append(path: Path, *, mode: int | None = None) -> int:
+def open_for_append(path: Path) -> int:
     """Return a descriptor whose writes go to the end of `path`; the caller closes it.
 
     A link is not followed: it would lead to any other file of the user.
     """
     with explained(path):
-        return permissions.open_or_make(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, mode)
+        return permissions.open_or_make(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, None)
 
 
 def copy(source: Path, path: Path) -> None:

@@ -26,6 +26,7 @@ PROC = Path("/proc")
 _PR_SET_CHILD_SUBREAPER = 36
 _STAT_STATE, _STAT_PPID, _STAT_STARTTIME = 0, 1, 19
 """Positions in /proc/PID/stat behind the command name (proc(5) fields 3, 4 and 22)."""
+_KILL_S = 10.0
 
 
 def marked(value: str, *, prefix: bool = False) -> set[int]:
@@ -93,20 +94,18 @@ def await_signal(signals: Collection[signal.Signals], timeout_s: float) -> signa
     return next((known for known in signals if known == number), None)
 
 
-def kill_all(find: Callable[[], set[int]], *, timeout_s: float = 10.0) -> bool:
-    """Kill what `find` returns until it returns nothing that lives; tell whether that came.
+def kill_all(find: Callable[[], set[int]]) -> None:
+    """Kill what `find` returns until it returns nothing that lives, for 10 s at most.
 
     It is asked again after each round, because a process may fork while it is being killed.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _KILL_S
     while True:
         living = {pid for pid in find() if alive(pid)}
-        if not living:
-            return True
         for pid in living:
             send(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return False
+        if not living or time.monotonic() > deadline:
+            return
         time.sleep(0.02)
 
 

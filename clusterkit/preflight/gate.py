@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,16 @@ from clusterkit.transport.local import LocalTransport
 _JUDGED_NAMES = ("NCCL", "RCCL", "GLOO_", "UCX_", "FI_", "OMPI_")
 
 
-class Mode(StrEnum):
-    """`--preflight`."""
-
-    AUTO = "auto"
-    FULL = "full"
-    OFF = "off"
-
-
 _OWN = (("/", "usr"), ("/", "bin"), ("/", "opt"))
 """Folders that each machine has for itself (hier(7)): a login node often has no torch there."""
 
 
-def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) -> Report:
+def examine(plan: LaunchPlan, *, full: bool, on_reply: Callable[[Reply], None]) -> Report:
     """Return what is to be said about `plan` and the nodes that it may get.
 
-    `auto` lints the job's variables, and asks the nodes (one round trip) where the job spans
-    several with GPUs; else it looks at the torch that is here, where the script wants CUDA. `full`
-    always asks the nodes, and measures the network between them.
+    That lints the job's variables, and asks the nodes (one round trip) where the job spans several
+    with GPUs; else it looks at the torch that is here, where the script wants CUDA. `full` always
+    asks the nodes, and measures the network between them.
 
     Raises:
         UserError, RemoteError: as `targets.aim`, and the transport is not there.
@@ -51,9 +42,9 @@ def examine(plan: LaunchPlan, mode: Mode, *, on_reply: Callable[[Reply], None]) 
     kind, request = plan.cluster.kind, plan.cluster.gpu_request
     cpus_alone = kind.scheduled and request is GpuRequest.NONE
     several = plan.nodes > 1 and not kind.shares_machine and not cpus_alone
-    if mode is not Mode.FULL and not several:
+    if not (full or several):
         return _lint(plan)
-    checks = tuple(c for c in all_checks() if mode is Mode.FULL or c.tier is not Tier.NETWORK)
+    checks = tuple(c for c in all_checks() if full or c.tier is not Tier.NETWORK)
     return evaluate(gather(aim_plan(plan), checks, on_reply=on_reply), checks)
 
 

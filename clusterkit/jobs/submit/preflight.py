@@ -77,20 +77,20 @@ def pass_gate(
     """Return the plan to hand over: this one, or one without the unhealthy nodes.
 
     Raises:
-        NotFitError: preflight found something, and nobody said to go on.
+        PreflightFailedError: preflight found something, and nobody said to go on.
         UserError, RemoteError: the nodes cannot be asked.
     """
-    force = bool(request.get("force"))
+    force, full = bool(request.get("force")), mode == "full"
     something_to_ask = plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
-    if mode == "off" or not (mode == "full" or something_to_ask):
+    if mode == "off" or not (full or something_to_ask):
         return Passed(plan=plan, checks_limits=mode != "off")
     # Checks take a tenth of a second to load.
-    from clusterkit.preflight.gate import Mode, examine, node_checks  # noqa: PLC0415
+    from clusterkit.preflight.gate import examine, node_checks  # noqa: PLC0415
 
     try:
-        report = examine(plan, Mode(mode), on_reply=callbacks.on_reply)
+        report = examine(plan, full=full, on_reply=callbacks.on_reply)
     except RemoteError as error:
-        if mode == "full":
+        if full:
             raise
         callbacks.warn(f"the nodes were not asked: {error.message}")
         return Passed(plan=plan)
@@ -103,7 +103,6 @@ def pass_gate(
     _note(report, without, callbacks)
     documents = {PREFLIGHT: report.document()}
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
-    full = mode == "full"
     before_start = full or bool(report.unasked and not force)
     if before_start or ((plan.requeue or plan.restarts) and not report.bad):
         asked = () if full else report.usable

@@ -115,7 +115,7 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     From what it starts is noted as well, once for all.
 
     Raises:
-        NotFitError: preflight found something, and nobody said to go on.
+        PreflightFailedError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate`, or it asks for more than there is.
     """
     require_package(prepared.plan)
@@ -150,7 +150,7 @@ def start(
     """Check the nodes and hand the job over; return its plan, which may leave out unhealthy nodes.
 
     Raises:
-        NotFitError: preflight found something, and nobody said to go on.
+        PreflightFailedError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate` and `hand_over`.
     """
     passed = check(prepared, callbacks)
@@ -174,7 +174,7 @@ def in_foreground(
     """Do as `start` for a block that stays until the end: interrupted or killed, it leaves no job.
 
     Raises:
-        NotFitError, UserError, RemoteError: as `start`.
+        PreflightFailedError, UserError, RemoteError: as `start`.
     """
     known: list[RunFolder] = []
     with ended_with_client() as watch:

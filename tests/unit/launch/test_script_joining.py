@@ -176,7 +176,7 @@ def test_what_no_build_for_cpus_can(tmp_path: Path, line: str, use: str | None) 
     plan = make_plan(make_cluster(tmp_path), workdir=str(tmp_path))
     assert gpu_use(plan) == use
     assert script_warnings(plan) == ()
-    report = gate.examine(plan, gate.Mode.AUTO, on_reply=lambda _: None)
+    report = gate.examine(plan, full=False, on_reply=lambda _: None)
     torch = module("torch")
     if torch.version.cuda is None:
         told = [one.summary.partition(", and ") for one in report.findings]
@@ -210,5 +210,5 @@ def test_the_python_of_the_system_is_that_of_each_node(tmp_path: Path) -> None:
     for python, looked in (("/usr/bin/env", False), (str(own), True)):
         cluster = make_cluster(tmp_path, kind=ClusterKind.SLURM, python=python)
         plan = make_plan(cluster, nodes=1, workdir=str(tmp_path))
-        report = gate.examine(plan, gate.Mode.AUTO, on_reply=lambda _: None)
+        report = gate.examine(plan, full=False, on_reply=lambda _: None)
         assert bool(report.findings) is looked
