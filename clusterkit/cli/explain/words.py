@@ -110,14 +110,23 @@ def _strategy(word: str) -> Topic | None:
 
 
 def _error(word: str) -> Topic | None:
-    """Return the rules of `diagnose` in whose title or examples these words stand."""
+    """Return the rules of `diagnose` in whose name, title or examples these words stand.
+
+    In an example, which is of somebody's log, a single word of small letters says nothing of the
+    error: it may be a module, a file, a person. A name such as `ncclSystemError` or `SIGBUS` does.
+    """
     wanted = re.compile(rf"(?i)(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])")
     if not re.search(r"(?i)[a-z]{3}", word):
         return None
     known = own_rules()
-    rules = [rule for rule in known if rule.id == word.lower()] or [
-        rule for rule in known if any(map(wanted.search, (rule.title, *rule.examples)))
-    ]
+    plain = str.islower if word.isalpha() else lambda _: False
+
+    def tells(rule: Rule) -> bool:
+        found = (hit[0] for text in rule.examples for hit in wanted.finditer(text))
+        named = any(map(wanted.search, (rule.id, rule.title)))
+        return named or any(not plain(hit) for hit in found)
+
+    rules = [rule for rule in known if rule.id == word.lower()] or list(filter(tells, known))
     if not rules:
         return None
     if len(rules) == 1:

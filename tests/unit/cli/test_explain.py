@@ -129,6 +129,7 @@ def test_what_people_ask_for(word: str, said: str) -> None:
         ("cuda-out-of-memory", "a GPU ran out of memory"),
         ("out of memory", "slurm-memory-limit"),
         ("oom", "oom-killer"),
+        ("ncclsystemerror", "nccl"),
     ],
 )
 def test_what_no_list_has_is_explained_too(word: str, said: str) -> None:
@@ -192,7 +193,9 @@ def test_no_topic_says_its_name_twice() -> None:
 def test_unknown_topic() -> None:
     with pytest.raises(UserError, match="did you mean 'preempted'"):
         find_topic("prempted")
-    for wild in ("zzzz", "h1000", "256", "a", "", "nonsense words", "x:y", "*"):
+    # mxnet and foo stand in logs among the examples of `diagnose`, as a module and as an option.
+    wilds = ("zzzz", "h1000", "256", "a", "", "nonsense words", "x:y", "*", "mxnet", "Foo")
+    for wild in wilds:
         with pytest.raises(UserError, match="lists the topics"):
             find_topic(wild)
 
