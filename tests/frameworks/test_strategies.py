@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(600)]
 STRATEGIES = {
     "accumulation": ("torchrun", "train_local_sgd.py", "--accumulate", "4"),
     "local SGD": ("torchrun", "train_local_sgd.py", "--average-every", "3"),
+    "PowerSGD": ("torchrun", "train_local_sgd.py", "--compress", "powersgd"),
     "FSDP2": ("torchrun", "train_fsdp.py"),
     "HSDP": ("torchrun", "train_hsdp.py", "--replicate", "3", "--accumulate", "2"),
     "recompute, bf16": ("torchrun", "train_hsdp.py", "--recompute", "--bf16", "--offload"),
