@@ -4,16 +4,23 @@
 
 MultiWorkerMirroredStrategy where there is a TF_CONFIG, and so other processes; MirroredStrategy
 where there is none. By hand, on one machine: `python examples/train_tensorflow.py`.
+With `--keras` it is a model and an optimizer of Keras, in the same loop: Keras 3's `fit` knows no
+MultiWorkerMirroredStrategy (keras-team/keras issue 20585). All hosts must share the folder of
+checkpoints, which the first process writes.
 """
 
 import argparse
 import math
 import os
 import time
+from pathlib import Path
 
+import keras  # type: ignore[import-not-found]
+import numpy as np
 import tensorflow as tf  # type: ignore[import-not-found]
 
 FEATURES, CLASSES = 16, 8
+FILE = "tensorflow.npz"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -47,16 +54,21 @@ class Student(tf.Module):  # type: ignore[misc]
             for number, shape in enumerate(shapes)
         ]
 
+    def logits(self, points: tf.Tensor) -> tf.Tensor:
+        """Return what the model holds of each class, for each point."""
+        first, shift, second, bias = self.weights
+        return tf.nn.relu(points @ first + shift) @ second + bias
+
     def loss(self, batch: tf.Tensor) -> tf.Tensor:
         """Return the mean cross-entropy of batch number `batch`, which follows from it alone."""
         points = tf.random.stateless_normal(
             (self.args.batch_size, FEATURES), tf.stack((self.args.seed + 1, batch))
         )
         classes = tf.argmax(points @ self.hidden, axis=1)
-        first, shift, second, bias = self.weights
-        logits = tf.nn.relu(points @ first + shift) @ second + bias
         return tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=classes, logits=self.logits(points)
+            )
         )
 
     def learn(self, batch: tf.Tensor) -> tf.Tensor:
@@ -66,6 +78,33 @@ class Student(tf.Module):  # type: ignore[misc]
         gradients = tape.gradient(loss, self.weights)
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.assign_sub(self.args.lr * gradient)
+        return loss
+
+
+class KerasStudent(Student):
+    """The same with a model and an optimizer of Keras."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        keras.utils.set_random_seed(args.seed)
+        layers = keras.layers.Dense(args.width, activation="relu"), keras.layers.Dense(CLASSES)
+        self.model = keras.Sequential([keras.Input((FEATURES,)), *layers])
+        self.optimizer = keras.optimizers.Adam(args.lr / 10)
+        self.optimizer.build(self.model.trainable_variables)
+        self.weights = [one.value for one in (*self.model.variables, *self.optimizer.variables)]
+
+    def logits(self, points: tf.Tensor) -> tf.Tensor:
+        """Return what the model holds of each class, for each point."""
+        return self.model(points, training=True)
+
+    def learn(self, batch: tf.Tensor) -> tf.Tensor:
+        """Take a step on this batch, and return its loss."""
+        weights = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = self.loss(batch)
+            # The optimizer adds up the gradients of all replicas.
+            share = loss / tf.distribute.get_strategy().num_replicas_in_sync
+        self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
         return loss
 
 
@@ -104,7 +143,13 @@ class Progress:
 
 def main() -> None:
     """Join the other processes, train."""
-    args = parser(__doc__).parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--keras", action="store_true", help="a model of Keras")
+    arguments.add_argument(
+        "--checkpoint-dir", type=Path, help="save here; resume from what is here"
+    )
+    arguments.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
+    args = arguments.parse_args()
     several = "TF_CONFIG" in os.environ
     # Before anything else of TensorFlow: it connects the processes.
     strategy = (
@@ -113,7 +158,7 @@ def main() -> None:
     world = strategy.num_replicas_in_sync
     progress = Progress(args, world, speaks=not several or leads(strategy.cluster_resolver))
     with strategy.scope():
-        student = Student(args)
+        student = KerasStudent(args) if args.keras else Student(args)
 
     @tf.function  # type: ignore[untyped-decorator]
     def train_step(step: tf.Tensor) -> tf.Tensor:
@@ -123,9 +168,40 @@ def main() -> None:
 
         return strategy.reduce("MEAN", strategy.run(of_replica, (step,)), axis=None)
 
-    for step in range(1, args.steps + 1):
+    for step in range(resumed(student, progress) + 1, args.steps + 1):
         progress.advance(step, float(train_step(tf.constant(step))))
+        if args.checkpoint_dir and (step == args.steps or step % args.checkpoint_every == 0):
+            save(student, progress, step)
     progress.done()
+
+
+def save(student: Student, progress: Progress, step: int) -> None:
+    """Write a checkpoint, whole or not at all: a kill leaves the one before it."""
+    if not progress.speaks:
+        return
+    folder = student.args.checkpoint_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {str(number): one.numpy() for number, one in enumerate(student.weights)}
+    with (folder / "tensorflow.unfinished").open("wb") as file:
+        np.savez(file, step=step, losses=(progress.first_loss, progress.last_loss), **weights)
+        file.flush()
+        os.fsync(file.fileno())
+    (folder / "tensorflow.unfinished").replace(folder / FILE)
+
+
+def resumed(student: Student, progress: Progress) -> int:
+    """Return the step up to which a checkpoint has come, having loaded it; 0 without one."""
+    folder = student.args.checkpoint_dir
+    if folder is None or not (folder / FILE).exists():
+        return 0
+    with np.load(folder / FILE) as saved:  # arrays only: no pickle is loaded
+        for number, weight in enumerate(student.weights):
+            weight.assign(saved[str(number)])
+        progress.first_loss, progress.last_loss = map(float, saved["losses"])
+        step = int(saved["step"])
+    progress.since = (step, time.perf_counter())
+    progress.print(f"resume: step {step} from {folder}")
+    return step
 
 
 def leads(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> bool:

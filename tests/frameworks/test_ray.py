@@ -58,6 +58,16 @@ def started(desk: Desk, *words: str, env: dict[str, str] | None = None) -> dict[
     return job
 
 
+def test_a_search_keeps_the_trials_that_have_ended(desk: Desk) -> None:
+    script = (str(ROOT / "examples" / "tune_ray.py"), "--steps", "30", "--rates", "1e-3", "1e-2")
+    where = ("--cluster", "here", "--nodes", "2", "--gpus-per-node", "1")
+    words = (*RAY, *where, *script, *SMALL, "--checkpoint-dir", str(desk.folder / "saved"))
+    first, again = (log(desk.submit("--wait", *words, timeout_s=600)) for _ in range(2))
+    assert "trials: 2, best lr 0.01" in first
+    assert f"resume: search from {desk.folder / 'saved'}" in again
+    assert first.splitlines()[-1] == again.splitlines()[-1] != "", again
+
+
 @pytest.mark.parametrize(("cluster", "nodes"), [("lab", 3), ("rack", 3), ("here", 2)])
 def test_ray_train_on_a_cluster_of_the_jobs_own(cluster: str, nodes: int, desk: Desk) -> None:
     where = ("--cluster", cluster, "--nodes", str(nodes), "--gpus-per-node", "1")

@@ -59,6 +59,18 @@ def test_workers_train_together(
     await_true(lambda: not left(desk, done["run_dir"]))
 
 
+def test_a_model_of_keras_goes_on_from_its_checkpoint(desk: Desk) -> None:
+    script = (str(EXAMPLES / "train_tensorflow.py"), "--keras", "--log-every", "5")
+    keep = ("--checkpoint-dir", str(desk.folder / "saved"), "--checkpoint-every", "10")
+    _, whole = finished(desk, *where("rack", 2), *script, "--steps", "30")
+    finished(desk, *where("lab", 2), *script, *keep, "--steps", "20")
+    done, output = finished(desk, *where("rack", 2), *script, *keep, "--steps", "30")
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0), output
+    assert f"resume: step 20 from {desk.folder / 'saved'}" in output
+    lost = [re.findall(r"step (30) loss (\S+)", text) for text in (whole, output)]
+    assert lost[0] == lost[1] != [], output
+
+
 @pytest.mark.parametrize("cluster", ["lab", "here"])
 def test_servers_and_workers_are_taken_down_when_their_chief_has_trained(
     cluster: str, desk: Desk
