@@ -13,7 +13,7 @@ from clusterkit.core.errors import UserError
 
 JOB = (
     *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set"),
-    *("tp", "pp", "cp", "topology"),
+    *("tp", "pp", "cp", "ep", "topology"),
     *("image", "container", "mount", "preflight", "exclude_unfit", "force"),
 )
 

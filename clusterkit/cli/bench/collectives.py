@@ -95,7 +95,7 @@ def _check_over(over: str, options: Mapping[str, Any], by: str) -> None:
     if over not in OVER:
         raise UserError(f"--over {over}: unknown", hint=choices_hint(over, OVER))
     sizes = {name: options.get(name) for name in SIZES}
-    if over == "dp" and not any(sizes.values()):
+    if over == "dp" and not any(size for name, size in sizes.items() if name != "ep"):
         raise UserError("--over dp: without --tp or --pp, these are all ranks", hint="leave it out")
     if over != "dp" and str(sizes[over] or 1) == "1":
         hint = f"--{over} 2 --over {over}"

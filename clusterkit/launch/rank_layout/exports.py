@@ -46,13 +46,14 @@ def export(parallelism: Parallelism, target: Export) -> str:
 def variables(parallelism: Parallelism) -> Mapping[str, str]:
     """Return the sizes as environment variables, for scripts of one's own."""
     sizes = {f"{n.upper()}_SIZE": str(getattr(parallelism, n)) for n in ("tp", "cp", "ep", "dp")}
-    mesh = parallelism.dense
+    meshes = {"MESH": parallelism.dense}
+    meshes |= {"EXPERT_MESH": parallelism.experts} if parallelism.ep > 1 else {}
     return {
         **sizes,
         "PP_SIZE": str(parallelism.pp),
         "RANK_ORDER": "-".join(parallelism.order),
-        "MESH_DIM_NAMES": ",".join(reversed(mesh.names)),
-        "MESH_SHAPE": ",".join(map(str, reversed(mesh.sizes))),
+        **{f"{of}_DIM_NAMES": ",".join(reversed(mesh.names)) for of, mesh in meshes.items()},
+        **{f"{of}_SHAPE": ",".join(map(str, reversed(mesh.sizes))) for of, mesh in meshes.items()},
     }
 
 

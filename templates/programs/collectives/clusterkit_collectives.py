@@ -72,10 +72,11 @@ class Bench:
 
 def _members(dimension, world):
     """Return the ranks of each group of a dimension of the layout, as `submit --tp` told it."""
-    names = os.environ.get("MESH_DIM_NAMES", "").split(",")
-    sizes = [int(size) for size in os.environ.get("MESH_SHAPE", "0").split(",")]
+    keys = [f"{'EXPERT_' * (dimension == 'ep')}MESH_{what}" for what in ("DIM_NAMES", "SHAPE")]
+    names = os.environ.get(keys[0], "").split(",")
+    sizes = [int(size) for size in os.environ.get(keys[1], "0").split(",")]
     if dimension not in names or len(names) != len(sizes) or math.prod(sizes) != world:
-        told = ", ".join(f"{key}={os.environ.get(key)}" for key in ("MESH_DIM_NAMES", "MESH_SHAPE"))
+        told = ", ".join(f"{key}={os.environ.get(key)}" for key in keys)
         sys.exit(f"Error: no layout of {world} ranks has {dimension} groups: {told}")
     place = names.index(dimension)  # the last dimension is the fastest
     size, stride = sizes[place], math.prod(sizes[place + 1 :])

@@ -180,6 +180,9 @@ def test_other_words_for_the_same_layout() -> None:
     assert "export MESH_SHAPE=2,8,1,4" in env
     assert "export MESH_DIM_NAMES=pp,dp,cp,tp" in env
     assert "export PP_SIZE=2" in env
+    assert "export EXPERT_MESH_SHAPE=2,2,4,4" in env
+    assert "export EXPERT_MESH_DIM_NAMES=pp,edp,ep,tp" in env
+    assert "EXPERT" not in export(Parallelism(tp=4, dp=8), Export.ENV)
 
 
 def test_orders_that_a_library_cannot_make() -> None:

@@ -255,6 +255,8 @@ def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:
         (("--nodes", "2", "--ops", "broadcas"), "did you mean 'broadcast'?"),
         (("--nodes", "2", "--over", "tpp"), "did you mean 'tp'?"),
         (("--nodes", "2", "--over", "dp"), "these are all ranks"),
+        (("--nodes", "2", "--ep", "2", "--over", "dp"), "these are all ranks"),
+        (("--nodes", "2", "--over", "ep"), "hint: --ep 2 --over ep"),
         (("--nodes", "2", "--tp", "2", "--over", "pp"), "hint: --pp 2 --over pp"),
         (("--nodes", "2", "--tp", "3", "--over", "tp"), "--tp"),
         (("--nodes", "2", "--tp", "2", "--over", "tp", "--by", "nccl-tests"), "leave --over out"),

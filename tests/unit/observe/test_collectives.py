@@ -319,7 +319,7 @@ def one_row(**changes: Any) -> dict[str, Any]:
         ({"schema": 2}, "its kind"),
         ({"measured": [{"op": "all_reduce"}]}, "measured[0].bytes is missing"),
         (one_row(op="gather"), "measured[0].op is damaged: 'gather'"),
-        ({"group": {"over": "ep", "ranks": 2, "stride": 1}}, "group.over is damaged: 'ep'"),
+        ({"group": {"over": "vpp", "ranks": 2, "stride": 1}}, "group.over is damaged: 'vpp'"),
         ({"group": {"over": "tp", "ranks": 3, "stride": 1}}, "group is damaged: 3"),
         ({"group": {"over": "tp", "ranks": 2, "stride": 10**400}}, "group.stride is damaged"),
         (one_row(op=["x"]), "measured[0].op is damaged"),

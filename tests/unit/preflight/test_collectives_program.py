@@ -147,6 +147,10 @@ def test_groups_are_those_of_the_layout(
     monkeypatch.setenv("MESH_SHAPE", "1,3,1,2")
     assert program._members("tp", 6) == [[0, 1], [2, 3], [4, 5]]
     assert program._members("dp", 6) == [[0, 2, 4], [1, 3, 5]]
+    with pytest.MonkeyPatch.context() as more:
+        more.setenv("EXPERT_MESH_DIM_NAMES", "pp,edp,ep,tp")
+        more.setenv("EXPERT_MESH_SHAPE", "1,1,3,2")
+        assert program._members("ep", 6) == [[0, 2, 4], [1, 3, 5]]
     for dimension, world in (("pp", 6), ("dp", 8), ("ep", 6)):
         with pytest.raises(SystemExit, match=f"Error: .*{dimension}"):
             program._members(dimension, world)

@@ -81,7 +81,7 @@ class _LeftOutRow(BaseModel):
 
 
 class _Group(BaseModel):
-    over: Literal["tp", "cp", "dp", "pp"]
+    over: Literal["tp", "cp", "ep", "dp", "pp"]
     ranks: _Whole
     stride: _Whole
 

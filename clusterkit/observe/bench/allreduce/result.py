@@ -74,7 +74,7 @@ MEASURED = (
 )
 """Those that `bench collectives` measures itself."""
 _ALIASES = {"all-to-all": Operation.ALLTOALL, "send-recv": Operation.SENDRECV}
-OVER = ("tp", "cp", "dp", "pp")
+OVER = ("tp", "cp", "ep", "dp", "pp")
 """Dimensions of a layout whose groups are measured."""
 
 
