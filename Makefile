@@ -67,7 +67,7 @@ test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of 
 
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
-	pytest -n 4 $(PYTEST) -m '$(HERE) and not ($(FIRST))' tests
+	pytest -n 4 $(PYTEST) --warm-clients -m '$(HERE) and not ($(FIRST))' tests
 
 .PHONY: images
 images: $(VENV)/test.done

@@ -44,6 +44,12 @@ imported once. Who waits for the site, builds one more wheel, hears the same age
 imports torch and deepspeed in one more process, tests nothing."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let clients on the practice cluster be forked (tests/helpers/warm_clients.py)."""
+    words = "fork clients on the practice cluster where that is the same as to execute them"
+    parser.addoption("--warm-clients", action="store_true", help=words)
+
+
 def pytest_configure() -> None:
     """Let the commands under test be interrupted also where the tests run in the background.
 

@@ -33,29 +33,30 @@ TIME_SCALE = "0.2"
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
+def lab(pytestconfig: pytest.Config) -> Iterator[Lab]:
     """Give a running practice cluster."""
-    yield from _shared(Lab())
+    yield from _shared(Lab(), pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def accounting_lab() -> Iterator[Lab]:
+def accounting_lab(pytestconfig: pytest.Config) -> Iterator[Lab]:
     """Give a running practice cluster with slurmdbd, which soon forgets jobs that have ended.
 
     It has two nodes, and runs beside the shared one.
     """
     root = default_root()
-    yield from _shared(Lab(root.with_name(f"{root.name}-accounting")), nodes=2, accounting=True)
+    accounted = Lab(root.with_name(f"{root.name}-accounting"))
+    yield from _shared(accounted, pytestconfig, nodes=2, accounting=True)
 
 
 @pytest.fixture(scope="session")
-def cloud_lab() -> Iterator[Lab]:
+def cloud_lab(pytestconfig: pytest.Config) -> Iterator[Lab]:
     """Give a running practice cluster with two nodes that are up, and four cloud nodes.
 
     The nodes of its partition `cloud` are powered down until Slurm has them resumed.
     """
     root = default_root()
-    yield from _shared(Lab(root.with_name(f"{root.name}-cloud")), nodes=6, cloud=4)
+    yield from _shared(Lab(root.with_name(f"{root.name}-cloud")), pytestconfig, nodes=6, cloud=4)
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def own_lab() -> Iterator[Lab]:
 
 def _shared(
     cluster: Lab,
+    config: pytest.Config,
     *,
     nodes: int | None = None,
     accounting: bool | None = None,
@@ -85,6 +87,7 @@ def _shared(
 ) -> Iterator[Lab]:
     """Use a lab together with other test processes."""
     cluster.time_scale = TIME_SCALE
+    cluster.warm = config.getoption("warm_clients")
     try:
         acquire(cluster, nodes=nodes, accounting=accounting, cloud=cloud)
     except MissingToolsError as error:
@@ -92,6 +95,7 @@ def _shared(
     try:
         yield cluster
     finally:
+        cluster.end_clients()
         release(cluster)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterkit.core import timing
+from tests.helpers.warm_clients import ROOT, WarmClients
 from tests.lab import accounting as accounts
 from tests.lab import folder, hosts, slurm, sshd
 from tests.lab.layout import (
@@ -29,6 +31,7 @@ from tests.lab.layout import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping, Sequence
 
 IO_Target = int | IO[Any] | None
@@ -57,6 +60,10 @@ class Lab:
         self.root = root.absolute() if root else default_root()
         self.time_scale: str | None = None
         """What clusterkit's waiting times are multiplied with on the hosts; None for nothing."""
+        self.warm = False
+        """Whether clients that `run` starts on the head are forked where that is the same."""
+        self._clients: tuple[int, WarmClients] | None = None
+        self._starts_clients = threading.Lock()
 
     @property
     def layout(self) -> Layout:
@@ -154,6 +161,7 @@ class Lab:
 
     def down(self, *, keep: bool = False) -> None:
         """End every process of the lab and remove its folder (logs too, unless ``keep``)."""
+        self.end_clients()
         if not self.root.exists() and not hosts.find_holders(self.root):
             return
         with folder.locked(self.root):
@@ -201,15 +209,20 @@ class Lab:
             subprocess.TimeoutExpired: It took longer than ``timeout_s``.
             LabError: The host is not up, or ``check`` and it failed; carries the output.
         """
-        stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
-        with self.popen(host, argv, env=env, cwd=cwd, stdin=stdin) as process:
-            try:
-                out, err = process.communicate(input, timeout=timeout_s)
-            except BaseException:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
-        done = subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+        whole = {**self.env(), **(env or {})}
+        clients = self._warm_clients() if self.warm and host == HEAD and input is None else None
+        if clients is not None and clients.takes(argv, whole):
+            done = clients.run(argv, env=whole, cwd=cwd or Path.cwd(), timeout_s=timeout_s)
+        else:
+            stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+            with self.popen(host, argv, env=env, cwd=cwd, stdin=stdin) as process:
+                try:
+                    out, err = process.communicate(input, timeout=timeout_s)
+                except BaseException:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    raise
+            done = subprocess.CompletedProcess(list(argv), process.returncode, out, err)
         if check and done.returncode:
             raise LabError(f"{host}: {list(argv)} exit {done.returncode}\n{out}{err}")
         return done
@@ -248,6 +261,24 @@ class Lab:
             if argv and inner is not None and re.search(pattern, " ".join(argv)):
                 found.append(HostProcess(pid=pid, inner_pid=inner, argv=argv))
         return found
+
+    def end_clients(self) -> None:
+        """End the process of the head that forks clients, where there is one."""
+        if self._clients is not None:
+            self._clients[1].close()
+            self._clients = None
+
+    def _warm_clients(self) -> WarmClients:
+        """Return what forks clients on the head that lives now."""
+        holder = self._holder(HEAD)
+        with self._starts_clients:
+            if self._clients is None or self._clients[0] != holder:
+                self.end_clients()
+                self._clients = (holder, WarmClients(self._start_clients, self.env()))
+            return self._clients[1]
+
+    def _start_clients(self, argv: Sequence[str], control: socket.socket) -> subprocess.Popen[str]:
+        return self.popen(HEAD, argv, cwd=ROOT, stdin=control.fileno(), stderr=subprocess.STDOUT)
 
     def _holder(self, host: str) -> int:
         """Return the holder of a living host."""
