@@ -19,13 +19,14 @@ from clusterkit.observe.diagnose.evidence import (
     passed,
     raised_in,
     rank_below,
+    shell_went_on,
     side_step,
     survived,
     time_near,
     went_on,
     year_of,
 )
-from clusterkit.observe.diagnose.hits import Hit, Scanned
+from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Hit, Scanned
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
@@ -105,14 +106,50 @@ def events_of(
                     rank=rank_in(near["of_rank"]) if "of_rank" in near else hit.rank,
                     time=time,
                     timed=own is not None,
-                    handled=well.cover(rule, hit) or (ends and went_on(hit, scanned.size)),
+                    handled=well.cover(rule, hit) or (ends and _lived_on(rule, hit, scanned.size)),
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
     if all(event.rule.closing or event.handled for event in events):  # none tells of a failure
         events = [event for event in events if not event.rule.closing or _ends(event)]
+    events = list(handled_by_all(events))
+    for _, scanned in found:
+        events = _since(_last_start(events, scanned), events, scanned)
     sizes = {scanned.file: scanned.size for _, scanned in found}
-    return _without_side_steps(_of_the_last_run(handled_by_all(events), sizes))
+    return _without_side_steps(_of_the_last_run(events, sizes))
+
+
+def _last_start(events: Sequence[Event], scanned: Scanned) -> int:
+    """Return where the last run in a file begins: bytes before it; 0 where there is one run.
+
+    What tells of a start stands there once for each process, so as often after the failure of an
+    earlier run as before it; where processes of one run start and fail at once it does not. What
+    only follows from another's end, and what a rank is known of, begins no run.
+    """
+    of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line and not e.handled]
+    live = [e.hit for e in of_file if e.generic or e.rule.role is Role.CAUSE]
+    if not live or any(e.rank is not None for e in of_file):
+        return 0
+    begun, last = (of(hit.offset for hit in live) for of in (min, max))
+    for words, start in reversed(scanned.startups):
+        before = [hit.last for hit in live if hit.last < start]
+        if not before or start > last:
+            continue
+        places = [at for text, at in scanned.startups if text == words]
+        first, again = sum(at < begun for at in places), sum(at > max(before) for at in places)
+        if again >= first >= (words not in STARTUPS):
+            return min(at for _, at in scanned.startups if at > max(before))
+    return 0
+
+
+def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]:
+    """Take what stands before the last run in a file for handled, and keep what was the last."""
+    of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line]
+    over = [e for e in of_file if e.hit.last < start]
+    told = [e.hit for e in over if not e.handled and e.rule.role is not Role.CONSEQUENCE]
+    scanned.earlier = max(told, key=lambda hit: hit.last, default=scanned.earlier)
+    gone = set(map(id, over))
+    return [replace(e, handled=True) if id(e) in gone else e for e in events]
 
 
 def _of_the_last_run(events: Sequence[Event], sizes: Mapping[Path, int]) -> tuple[Event, ...]:
@@ -142,6 +179,13 @@ def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
 def _ends(event: Event) -> bool:
     """Tell whether hardly anything stands after an error that no rule knows."""
     return event.rule.priority > BARE and good_after(event.hit) <= _MOST_AFTER
+
+
+def _lived_on(rule: Rule, hit: Hit, size: int) -> bool:
+    """Tell whether what a line tells of ended nothing; a launcher's report, whoever took steps."""
+    if rule.role is Role.CONSEQUENCE and shell_went_on(hit):
+        return True
+    return went_on(replace(hit, rank=None) if rule.id in REPORTS else hit, size)
 
 
 class _Endings:

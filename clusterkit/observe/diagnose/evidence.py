@@ -30,6 +30,8 @@ _NEAR = 40
 _AROUND = 120
 """Lines of the same rank on each side of one that may tell more of it: its traceback, and the
 exceptions that it led to."""
+_LONGEST_TRACEBACK = 400
+"""Lines of a traceback through libraries, above which its first frame is not looked for."""
 _FRAME = 12
 """Lines above an exception within which the last file of its traceback stands."""
 _MESSAGE = 4
@@ -127,6 +129,10 @@ _BAD = re.compile(
     r"|time[d-]? ?out|refused|unable|cannot|could not|(?:return|exit) ?code"
 )
 """What stands in a line that belongs to a failure, and in those around it."""
+_OF_SHELL = re.compile(
+    r"\S{1,300}: line \d+: |CommandNotFoundError: |CondaError: |Lmod has detected "
+)
+_WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
 _SIDE_STEP_UNTIL = 50
 _MANY = 300
 """Good lines after which what had failed among the first ones was no part of the job."""
@@ -221,7 +227,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     called, and what for; `look` says what to look at then. `message` is the code that raised an
     exception that says nothing, and `then` the last of the exceptions that it led to.
     """
-    above = lines_before(hit, _AROUND)
+    above = lines_before(hit, _LONGEST_TRACEBACK)
     upward = _of_message(hit.text, tuple(reversed(_unboxed(above) or above)))
     inside = tuple(takewhile(_indented, upward))
     frames: list[tuple[str, str]] = []
@@ -239,15 +245,23 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     own = own or (_own_around(upward[len(inside) :]) if inside else "")
     packages, _, library = inner.rpartition("-packages/")
     called = f"in {library}" if own and packages else ""
-    parts = (own or inner, called, doing.words if doing else "")
+    if packages and not own:
+        begun = next((at for at in map(_in_library, frames[:0:-1]) if at), "")
+        called = f"started by {begun}, all of it in libraries" if begun else ""
+    parts = (own or (library if called else inner), called, doing.words if doing else "")
     then = _led_to(lines_after(hit, _AROUND))
     return {
         "place": f"(at {', '.join(filter(None, parts))})" if inner else "",
-        "own": own,
+        "own": own or called,
         "look": doing.look if doing else "",
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+def _in_library(frame: tuple[str, str]) -> str:
+    """Return where in a library a frame is, by the path below the folder of all; else nothing."""
+    return frame[0].partition("-packages/")[2]
 
 
 def _indented(line: str) -> bool:
@@ -401,6 +415,24 @@ def went_on(hit: Hit, size: int) -> bool:
         if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
+
+
+def shell_went_on(hit: Hit) -> bool:
+    """Tell whether a shell's own error ended nothing: work was done before it, or went on after it.
+
+    Before it a program took steps, or its bar came to its end, and its last words were good ones;
+    after it Python warns of something.
+    """
+    if not hit.line or not _OF_SHELL.match(hit.text):
+        return False
+    if any(_WARNS.search(line) for line in lines_after(replace(hit, offset=hit.last), _AROUND)):
+        return True
+    before = [line for line in lines_before(hit, WINDOW) if re.search(r"\w", line)]
+    if not before or _BAD.search(before[-1]):
+        return False
+    bars = (bar for line in before for bar in _BAR.finditer(line))
+    steps = {step for line in before for step in _steps_in(line)}
+    return len(steps) >= WENT_ON or any(bar["done"] == bar["of"] for bar in bars)
 
 
 def passed(hit: Hit, size: int, well: Callable[[str], bool]) -> bool:

@@ -28,6 +28,8 @@ _MOST_MESSAGES = 16
 """Exceptions of one rule in a file that are told apart."""
 _LONGEST_MESSAGE = 120
 _NUMBERS = re.compile(r"[0-9.]+")
+_OFTEN = 5
+_SPREAD = 300
 _MOST_CLOSING = 64
 _CLOSING = 60
 """Lines at the end of a file among which an error that no rule knows may be what ended it."""
@@ -65,6 +67,9 @@ STARTS = (
     ":main] cmd = ",
 )
 """What a launcher prints once, before all else: torchrun, accelerate, DeepSpeed, a shell."""
+STARTUPS = ("oneDNN custom operations are on", "cpu_feature_guard.cc", "Namespace(", "MASTER_PORT=")
+"""What each process prints once as it starts: TensorFlow, scripts of their arguments."""
+_MOST_STARTUPS = 256
 REPORTS = frozenset(
     {"torchrun-report", "deepspeed-report", "launcher-report", "slurm-report", "hangup"}
 )
@@ -139,12 +144,16 @@ class Scanned:
     roots: tuple[int, ...] = ()
     """Where torchrun tells which rank failed first: bytes before that line."""
     endings: tuple[Ending, ...] = ()
+    startups: tuple[tuple[str, int], ...] = ()
+    """What tells that a program has started, and how many bytes stand before it."""
     excerpts: Excerpts | None = None
     """As of its hits, and around the roots and endings."""
     problem: str | None = None
     """Why it could not be read."""
     damage: str | None = None
     """Why no more of it could be read."""
+    earlier: Hit | None = None
+    """What an earlier run in the same file had ended with."""
 
 
 @dataclass(slots=True)
@@ -156,6 +165,12 @@ class Tally:
     ignored: int = 0
     """Not counted among those that were read."""
     last: Hit | None = None
+    since: int = 0
+    """The number of the first line that was found."""
+
+    def often(self, number: int) -> bool:
+        """Tell whether a program had printed it often before a line, and gone on in between."""
+        return self.found >= _OFTEN and number - self.since >= _SPREAD
 
 
 @dataclass(slots=True)
@@ -196,11 +211,10 @@ class Finds:
         self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
         self._starts: set[str] = set()
         self._ignored = 0
-        self.first = b""
-        """The first line, where it tells that the program was started again."""
-        self.again = 0
-        """How often that line stands behind the last find so far."""
-        self._begun = False
+        self.heads: tuple[bytes, ...] = ()
+        """Lines of the beginning that stand there again only as the program is started again."""
+        self.startups: deque[tuple[str, int]] = deque(maxlen=_MOST_STARTUPS)
+        self._earlier: Hit | None = None
         self._job: str | None = None
         """The last that Slurm has ended."""
         self._end = inf
@@ -217,6 +231,8 @@ class Finds:
             hits=(*self._before, *self._hits.values(), *closing),
             roots=tuple(self._roots),
             endings=tuple(self._endings),
+            startups=tuple(sorted(self.startups, key=lambda one: one[1])),
+            earlier=self._earlier,
         )
 
     def tallies(self, seen: Seen) -> tuple[Tally, Tally]:
@@ -239,7 +255,10 @@ class Finds:
             self.learnt.learn(text)
         elif text.startswith(ROOT):
             self._roots = [*self._roots[-7:], offset]
-        elif RESTART.match(text) or self._appended(text):
+        elif RESTART.match(text):
+            self._forget()
+        elif self._appended(text):
+            self._earlier = next(reversed([*self._hits.values()]), self._earlier)
             self._forget()
         elif (job := _ENDED.search(text)) is not None:
             self._set_apart(offset)
@@ -250,20 +269,16 @@ class Finds:
             self._endings.clear()
         elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
             self._endings.append(Ending(offset, well))
+        elif (words := next((words for words in STARTUPS if words in text), None)) is not None:
+            self.startups.append((words, offset))
 
-    def begun(self, times: int) -> None:
-        """Take note of how often the first line stands in the next part of the text.
-
-        What was found before it stands there again is of an earlier run; but where it does so
-        before anything is found, or of ranks, more than one process prints it.
-        """
-        times, self.again = times + self.again, 0
-        found = (*self._hits.values(), *self._closing)
-        if times and self._begun and found and all(hit.rank is None for hit in found):
-            self._forget()
-        elif times + self._begun > 1:
-            self.first = b""
-        self._begun = self._begun or times > 0
+    def started(self, chunk: bytes, offset: int) -> None:
+        """Take note of where lines of the beginning stand in a part of the text."""
+        for line in self.heads:
+            at = chunk.find(line)
+            while at >= 0 and len(self.startups) < _MOST_STARTUPS:
+                self.startups.append((line.decode(errors="replace"), offset + at))
+                at = chunk.find(line, at + len(line))
 
     def _forget(self) -> None:
         for found in (self._hits, self._closing, self._sequences, self._roots, self._endings):
@@ -314,8 +329,6 @@ class Finds:
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
         self._set_apart(hit.offset)
-        if not self._begun:
-            self.first = b""  # the first line is itself a find, and may stand there again as one
         closing = tuple(rule for rule in rules if rule.closing)
         if closing and all(rule.closing or rule.conditional for rule in rules):
             last = replace(hit)
@@ -337,9 +350,10 @@ class Finds:
         hit.rules = tuple(rule.id for rule in ongoing)
         if rules[0].generic and hit.value is None:
             hit.value = self._said(rules[0], hit.text)
-        key = (hit.rules, hit.node, hit.rank, hit.value)
+        run = sum(at < hit.offset for _, at in self.startups)
+        key = (hit.rules, hit.node, hit.rank, hit.value, run)
         if key not in self._hits and len(self._hits) >= _MOST_HITS:
-            key = (hit.rules, None, None, None)
+            key = (hit.rules, None, None, None, 0)
         kept = self._hits.setdefault(key, hit)
         if kept is not hit:
             kept.count += 1

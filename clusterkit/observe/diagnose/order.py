@@ -273,6 +273,7 @@ _OF_OTHERS = frozenset({
 })  # fmt: skip
 """Rules of lines that tell of a rank that others have waited for."""
 _COUNTS = "nccl-watchdog-work"
+_WAITS = "nccl-watchdog-timeout"
 _MOST_NAMED = 4
 
 
@@ -289,7 +290,8 @@ def awaited(root: Event, events: Sequence[Event]) -> Awaited | None:
     """Return whom the others wait for; None where the logs do not tell of one."""
     if root.rule.id not in _OF_OTHERS:
         return None
-    return next(_behind(events), None) or _lost([one for one in events if "peer" in one.groups])
+    known = next(_behind(events), None) or _lowest(events)
+    return known or _lost([one for one in events if "peer" in one.groups])
 
 
 def _behind(events: Iterable[Event]) -> Iterator[Awaited]:
@@ -309,6 +311,24 @@ def _behind(events: Iterable[Event]) -> Iterator[Awaited]:
             who = ranks_in_words(behind)
             says = f"{waiting} ranks wait in work {stuck} of NCCL, which {who} had not called."
             yield Awaited(says=says, rank=alone, node=None if alone is None else behind[alone])
+
+
+def _lowest(events: Iterable[Event]) -> Awaited | None:
+    """Return the ranks that wait in the lowest work, where each tells only in which it waits."""
+    works: dict[int, tuple[int, str | None]] = {}
+    for event in events:
+        if event.rule.id == _WAITS and event.rank is not None and "work" in event.groups:
+            works.setdefault(event.rank, (int(event.groups["work"]), event.node))
+    first, last = (of(work for work, _ in works.values()) if works else 0 for of in (min, max))
+    if first == last:
+        return None
+    low, high = ([rank for rank, (work, _) in works.items() if work == of] for of in (first, last))
+    rank = low[0] if len(low) == 1 else None
+    says = (
+        f"The lowest is {first}, in which {ranks_in_words(low)} waited; {ranks_in_words(high)} had"
+        f" come to {last}. In one process group, the later ones wait for the lowest."
+    )
+    return Awaited(says=says, rank=rank, node=None if rank is None else works[rank][1])
 
 
 def _lost(events: Iterable[Event]) -> Awaited | None:

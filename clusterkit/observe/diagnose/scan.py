@@ -25,6 +25,7 @@ from clusterkit.observe.diagnose.hits import (
     ENDS,
     MARKS,
     STARTS,
+    STARTUPS,
     Finds,
     Hit,
     Scanned,
@@ -48,6 +49,7 @@ _NO_START = re.compile(
 )
 _DATED = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?")
 _SHORTEST_START = 20
+_MOST_HEADS = 4
 _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
 _DIGITS = b"0123456789."
@@ -65,7 +67,7 @@ def _automaton(rules: tuple[Rule, ...]) -> tuple[dict[bytes, list[Rule | None]],
     It takes longer to make than a log of some megabytes to be read.
     """
     texts: dict[bytes, list[Rule | None]] = {
-        mark.encode(): [None] for mark in (*MARKS, ENDS, *BEGINNINGS, *STARTS, *ENDINGS)
+        mark.encode(): [None] for mark in (*MARKS, ENDS, *BEGINNINGS, *STARTS, *STARTUPS, *ENDINGS)
     }
     for rule in rules:
         for need in rule.needs:
@@ -90,7 +92,7 @@ class Scanner:
                 for chunk, offset in _chunks(log):
                     if offset == 0:
                         finds.steps = counts_steps(chunk[:_HEAD])
-                        finds.first = _first_line(chunk[:_HEAD])
+                        finds.heads = tuple(_head_lines(chunk[:_HEAD]))
                         finds.learnt.learn_times(chunk[:_HEAD].rpartition(b"\n")[0] or chunk)
                     finds.recent.append((offset, chunk))
                     self._chunk(chunk, offset, finds)
@@ -105,14 +107,11 @@ class Scanner:
     def _chunk(self, chunk: bytes, offset: int, finds: Finds) -> None:
         flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
         counted, number = 0, finds.lines + 1
+        finds.started(chunk, offset)
         for seen, raw, at in self._wanted(flat):
             number += chunk.count(b"\n", counted, at)
-            if finds.first:
-                finds.begun(flat.count(finds.first, counted, at))
             counted = at
             self._line(seen, raw, number, offset + at, finds)
-        if finds.first:  # it counts where another find follows, which may be in the next chunk
-            finds.again += flat.count(finds.first, counted)
         finds.lines += chunk.count(b"\n")
         finds.size = offset + len(chunk)
 
@@ -154,7 +153,8 @@ class Scanner:
             bare = read_line(raw, learnt)
             found = _matching(wanted, bare.text)
             line, rules, learnt = (bare, found, learnt) if found else (line, rules, None)
-        if rules and finds.ignores(line, offset, learnt):
+        often = alike.often(number) and all(rule.closing for rule in rules)
+        if rules and (often or finds.ignores(line, offset, learnt)):
             alike.ignored += 1
             return
         hit = None
@@ -176,15 +176,18 @@ class Scanner:
             hit = finds.add(hit, rules)
         for tally in (alike, of_rules):
             tally.read += 1
+            tally.since = tally.since or (number if rules else 0)
             tally.found += bool(rules)
             tally.last = hit or tally.last
 
 
-def _first_line(head: bytes) -> bytes:
-    """Return the first line, where it stands there again only as the program is started again."""
-    line = _DATED.sub(b"", head.strip().partition(b"\n")[0].rstrip())
-    told = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not _NO_START.match(line)
-    return line if told else b""
+def _head_lines(head: bytes) -> Iterator[bytes]:
+    """Yield the lines of a beginning that stand there again only as a program is started again."""
+    for raw in head.split(b"\n", _MOST_HEADS)[:_MOST_HEADS]:
+        line = _DATED.sub(b"", raw.strip()).strip()
+        long = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not raw[:1].isspace()
+        if long and not _NO_START.match(line):
+            yield line
 
 
 def _matching(wanted: Sequence[Rule], text: str) -> list[Rule]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 
 from clusterkit.core import throughput
 from clusterkit.core.hosts import hostlist
@@ -68,6 +69,7 @@ _MOST_ASKED = 8
 _STEPS = 2
 """From so many steps after a cause on it is in doubt: one may be printed late."""
 _DOUBT = "But steps stand after it: it may not be what ended the job."
+_LONGEST_NOTE = 160
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -234,12 +236,15 @@ def _of_first(event: Event, first: Place | None) -> Event:
 
 
 def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
-    """Yield what was not read, or not wholly, and why; files in the same trouble together."""
+    """Yield what was not read and why, files in the same trouble together; and earlier runs."""
     alike: dict[str, list[str]] = {}
     for one in scanned:
         why = one.problem or (one.damage and f"{one.damage}; read up to there")
         if why:
             alike.setdefault(why, []).append(str(one.file))
+        if one.earlier is not None:
+            told = shorten(one.earlier.text, _LONGEST_NOTE, placeholder=" ...")
+            yield f"{one.file}:{one.earlier.line}: an earlier run in it had ended with: {told}"
     for why, names in alike.items():
         yield f"{some_of(names, _MOST_NAMED)}: {why}"
 

@@ -76,3 +76,9 @@ def test_where_no_more_wait_than_are_behind_nobody_is(
     ats = [min(7, one) for one in last]
     logs = [TIMEOUT.format(rank, at) + work(rank, at, last[rank]) for rank, at in enumerate(ats)]
     assert "had not called" not in cause(tmp_path, *logs)["says"]
+
+
+def test_where_each_waits_in_another_work_the_lowest_is_named(tmp_path: Path) -> None:
+    found = cause(tmp_path, *(TIMEOUT.format(rank, at) for rank, at in enumerate((56, 5, 9))))
+    assert (found["rule"], found["rank"], found["ranks"]) == ("nccl-watchdog-timeout", 1, [0, 1, 2])
+    assert "The lowest is 5, in which rank 1 waited; rank 0 had come to 56." in found["says"]

@@ -99,6 +99,7 @@ def test_a_side_step_that_fails_at_the_beginning_is_no_part_of_the_job(say: Say)
     assert cause(say(SIDE + GOOD)) is None
     assert cause(say(SIDE + SOME)) == ("slurm-report", 0)
     assert cause(say(SOME + SIDE + GOOD)) == ("slurm-report", 0)
+    assert cause(say(SIDE + steps("", 9))) is None, "others do not wait for its rank"
     assert cause(say(SIDE + GOOD + "0: KeyError: 'labels'\n")) == ("python-exception", 0)
     sudo = "run.sh: line 13: sudo: command not found\n"
     assert cause(say(sudo + GOOD)) is None
@@ -351,3 +352,21 @@ def test_an_exception_of_an_earlier_run_in_the_same_file_is_none_of_the_last(say
     assert cause(say(f"{raised}{later}{SIDE}")) == ("python-exception", 0)
     ranked = "".join(f"[rank3]: {line}\n" for line in raised.splitlines())
     assert cause(say(ranked + later)) == ("python-exception", 3)
+
+
+def test_what_a_shell_cannot_do_after_the_work_or_beside_it_is_no_end(say: Say) -> None:
+    missing = "run.sh: line 41: loader.workers=0: command not found\n"
+    assert cause(say(steps("", 9) + "the table is written\n" + missing)) is None
+    assert cause(say(f"Scoring: 100%|###| 30/30 [00:09<00:00]\nscore 0.4\n{missing}")) is None
+    assert cause(say(f"the table is read\n{missing}")) is not None
+    conda = "CondaError: Run 'conda init' before 'conda activate'\n"
+    warned = "/opt/lib/store.py:34: FutureWarning: it goes in 1.5\n"
+    assert cause(say(conda)) is not None
+    assert cause(say(conda + warned)) is None
+
+
+def test_an_error_that_a_program_prints_often_as_it_goes_on_is_not_its_end(say: Say) -> None:
+    said = "Error retrieving the area of candidate {}\n"
+    work = "a candidate is looked at\n" * 99
+    assert cause(say("".join(said.format(n) + work for n in range(9)))) is None
+    assert cause(say(work * 9 + said.format(1))) is not None

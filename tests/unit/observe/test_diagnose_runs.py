@@ -73,3 +73,28 @@ def test_a_first_line_with_another_time_begins_another_run(say: Say) -> None:
         f"2026-11-22 09:30:44 {begins}ValueError: x\n"
     )
     assert told(say(log)) == "python-exception 4"
+
+
+OTHER = "PROJ: the grid of the model is ready now\n"
+TF = "2026-11-22 09:30:44.1: I core/port.cc:153] oneDNN custom operations are on. You may see\n"
+MISSING = "ModuleNotFoundError: No module named 'tables'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "line", "earlier"),
+    [
+        (f"Sun Nov 22 08:00:01 2026\n{OTHER}KeyError: 'lr'\n{OTHER}ValueError: x\n", 5, [3]),
+        (f"{MISSING}{TF}{STEPS}ValueError: x\n", 6, [1]),
+        (f"{MISSING}Namespace(lr=1)\nValueError: x\n", 3, [1]),
+        (f"{OTHER}{OTHER}KeyError: 'lr'\n{OTHER}RuntimeError: Connection reset by peer\n", 3, []),
+        (f"{OTHER}KeyError: 'lr'\n{STEPS}ValueError: x\n", 2, []),
+        (f"[rank1]: KeyError: 'lr'\n{TF}[rank0]: ValueError: x\n", 1, []),
+    ],
+)
+def test_what_programs_print_as_they_start_begins_a_run(
+    say: Say, log: str, line: int, earlier: list[int]
+) -> None:
+    found = say(log)
+    assert told(found) == f"python-exception {line}" or line == 1
+    places = [note.partition(": an earlier run in it had ended with: ") for note in found.notes]
+    assert [int(place.rpartition(":")[2]) for place, _, _ in places] == earlier
