@@ -151,14 +151,10 @@ def create_text(path: Path, text: str) -> bool:
     return False
 
 
-def create_link(path: Path, target: str) -> bool:
-    """Create the symbolic link `path`, and tell whether it was this call that created it."""
-    with explained(path):
-        try:
-            path.symlink_to(target)
-        except FileExistsError:
-            return False
-    return True
+def create_link(path: Path, target: str) -> None:
+    """Create the symbolic link `path`, unless something of that name is there."""
+    with explained(path), suppress(FileExistsError):
+        path.symlink_to(target)
 
 
 def open_for_append(path: Path) -> int:

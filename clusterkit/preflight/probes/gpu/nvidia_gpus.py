@@ -241,8 +241,6 @@ class Gpu:
     pcie_width: int | None = column("pcie.link.width.current", whole)
     pcie_width_max: int | None = column("pcie.link.width.max", whole)
     busy: bool | None = column("utilization.gpu", _busy)
-    memory_mib: float | None = column("memory.total", number)
-    memory_used_mib: float | None = column("memory.used", number)
     ecc: bool | None = column("ecc.mode.current", switch)
     uncorrected: int | None = column("ecc.errors.uncorrected.volatile.total", whole)
     """ECC errors since the driver was loaded."""
