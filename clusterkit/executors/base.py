@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,14 @@ _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
 )
 _KEPT = frozenset({"SLURM_CONF"})
+
+
+Show = Callable[[str], None]
+"""Who is told in a few words how far long work is, again and again."""
+
+
+def untold(text: str) -> None:
+    """Be told of progress that nobody looks at."""
 
 
 QUEUED = "held"
@@ -121,9 +129,10 @@ class Executor:
         del plan, script
         return None
 
-    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, show: Show = untold) -> Launched:
         """Start the job whose files stand in `run`; its secret variables do not leave here.
 
+        `show` is told in a few words how far that is.
         `submit_journal.hand_over` notes the last moment at which nothing can have been started.
 
         Raises:

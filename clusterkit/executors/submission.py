@@ -7,7 +7,7 @@ import importlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
@@ -25,7 +25,9 @@ from clusterkit.executors.base import (
     Launched,
     RefusalError,
     SchedulerState,
+    Show,
     UnconfirmedError,
+    untold,
 )
 from clusterkit.executors.run import runfolder, submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
@@ -130,13 +132,12 @@ def submit_plan(
     *,
     secrets: Mapping[str, Secret],
     command_line: Sequence[str] = (),
-    documents: Mapping[str, Mapping[str, Any]] | None = None,
     dependencies: Dependencies | None = None,
+    show: Show = untold,
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
 
-    `documents` are JSON documents by the names of their files, to stand beside the plan;
-    `dependencies` say what the job has to do with others.
+    `dependencies` say what the job has to do with others; `show` is told how far its start is.
 
     Whatever is raised before the job was handed over takes the run folder with it.
     Everything is on disk before anything is launched, so that a client which dies at any moment
@@ -158,10 +159,8 @@ def submit_plan(
             files.create_text(run.queued, "")
         submission = _prepare(plan, rendered, run, secrets, command_line, dependencies)
         noted = True
-        for name, document in (documents or {}).items():
-            content = {"schema": runfolder.SCHEMA, **files.plain(document)}
-            files.write_json(run.path / name, content, mode=files.PRIVATE)
-        launched = Launched(job_id=job_id) if job_id is not None else executor.launch(plan, run)
+        queued = Launched(job_id=job_id) if job_id is not None else None
+        launched = queued or executor.launch(plan, run, show)
         accepted = dataclasses.replace(submission, job_id=launched.job_id)
         warnings = (*_write_job_id(run, accepted), *_end_if_cancelled(executor, run, accepted))
     except RefusalError as error:

@@ -122,13 +122,20 @@ def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[s
 
 @contextmanager
 def counting(
-    total: int | None, what: str = "nodes have answered", *, quiet: bool = False
+    total: int, what: str = "nodes have answered", *, quiet: bool = False
 ) -> Iterator[Callable[[object], None]]:
     """Show how far it is, as `progress`: each call of what is yielded is one more."""
+    with progress(quiet=quiet) as show:
+        yield counter(show, total, what)
+
+
+def counter(
+    show: Callable[[str], None], total: int | None = None, what: str = "nodes have answered"
+) -> Callable[[object], None]:
+    """Return what shows one more at each call."""
     numbers = itertools.count(1)
     of = f" of {total}" if total is not None else ""
-    with progress(quiet=quiet) as show:
-        yield lambda _: show(f"{next(numbers)}{of} {what}")
+    return lambda _: show(f"{next(numbers)}{of} {what}")
 
 
 def use_colour(stream: Any) -> bool:

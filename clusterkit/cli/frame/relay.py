@@ -54,8 +54,6 @@ _WRITES = frozenset({
 _READ_BY_VERB = frozenset({"exec", "forward", "rerun", "shell"})
 _LOCAL_JOB = re.compile(r"(local|ssh)-[0-9a-f]{6}")
 _HOME = '"$HOME"'
-_LARGE = 20 << 20
-"""Bytes to send of which is said so beforehand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,25 +299,28 @@ def _send(
     """
     from clusterkit.core.model import SYNC_LIMIT_MIB
     from clusterkit.jobs.submit import provenance
+    from clusterkit.jobs.submit.snapshot import root_of
     from clusterkit.transport.sync.deliver import PRIVATE, Place, deliver
     from clusterkit.transport.sync.manifest import read_manifest
 
     flags = dict(given)
     here = Path.cwd().resolve()
     named = flags.get("--sync")
-    folder = Path(named).expanduser().resolve() if named else _tree(here)
+    folder = Path(named).expanduser().resolve() if named else root_of(here)
     limit = flags.get("--sync-limit") or str(SYNC_LIMIT_MIB)
     if not limit.isascii() or not limit.isdigit():
         raise UserError(f"--sync-limit {limit}: not a whole number", hint="--sync-limit 500")
     manifest = read_manifest(folder, limit_mib=int(limit))
-    if manifest.size > _LARGE:
-        console.note(f"sending what {relay.login} lacks of {size_in_words(manifest.size)}")
     place = relay.place(folder)
     copy = f"{place}/{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     helper = node.helper()
-    sent = deliver(
-        helper, manifest, Place(folder=f"{place}/tree", snapshot=copy, folder_mode=PRIVATE)
-    )
+    there = Place(folder=f"{place}/tree", snapshot=copy, folder_mode=PRIVATE)
+    with console.progress(quiet="--json" in flags) as show:
+
+        def on_sent(size: int, whole: int) -> None:
+            show(f"{size_in_words(size)} of {size_in_words(whole)} sent to {relay.login}")
+
+        sent = deliver(helper, manifest, there, on_sent=on_sent)
     told = provenance.of_code(here)
     helper.ask("write", path=f"{copy}.json", text=files.json_text(told))
     helper.talk.end_input()
@@ -327,11 +328,6 @@ def _send(
         console.note(f"sent {sent.files} files, {size_in_words(sent.size)}, to {relay.login}")
     inside = str(here.relative_to(folder)) if here.is_relative_to(folder) else "."
     return copy, "" if inside == "." else inside, [*without(words, {"--sync", "--sync-limit"})]
-
-
-def _tree(here: Path) -> Path:
-    """Return the root of the git tree that a folder is in; the folder where it is in none."""
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
 def without(words: Sequence[str], flags: set[str]) -> Iterator[str]:

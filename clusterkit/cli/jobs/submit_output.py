@@ -23,8 +23,9 @@ from clusterkit.launch.render import render, summary
 @contextmanager
 def listening() -> Iterator[SubmitCallbacks]:
     """Print warnings and progress on the way to the answer."""
-    with console.counting(None) as on_reply:
-        yield SubmitCallbacks(warn=console.warn, note=console.note, on_reply=on_reply)
+    with console.progress() as show:
+        on_reply = console.counter(show)
+        yield SubmitCallbacks(warn=console.warn, note=console.note, on_reply=on_reply, show=show)
 
 
 @contextmanager

@@ -28,8 +28,10 @@ from clusterkit.executors.base import (
     Launched,
     RefusalError,
     SchedulerState,
+    Show,
     scrubbed_environment,
     state_without_processes,
+    untold,
 )
 from clusterkit.executors.run import submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
@@ -74,8 +76,9 @@ class LocalExecutor(Executor):
     unknown_timeout_s = 2.0
     absence = "its controller has gone"
 
-    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, show: Show = untold) -> Launched:
         """Start the controller of this job and wait until it has begun."""
+        del show
         return _launch(run, scrubbed_environment(plan.secrets))
 
     def queue(self, plan: LaunchPlan, run: RunFolder, dependencies: Dependencies) -> str:

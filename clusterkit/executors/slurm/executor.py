@@ -23,8 +23,10 @@ from clusterkit.executors.base import (
     Forecast,
     Launched,
     SchedulerState,
+    Show,
     UnconfirmedError,
     scrubbed_environment,
+    untold,
 )
 from clusterkit.executors.run import node_results, submit_journal
 from clusterkit.executors.run.dependencies import Dependencies, waiting_for
@@ -56,7 +58,7 @@ class SlurmExecutor(Executor):
         """Ask `sbatch --test-only`, scontrol and sacctmgr; nothing is submitted."""
         return forecast(plan, script)
 
-    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, show: Show = untold) -> Launched:
         """Hand the rendered script to sbatch.
 
         Raises:
@@ -67,6 +69,7 @@ class SlurmExecutor(Executor):
         """
         from clusterkit.executors.submitit_job import write_task  # noqa: PLC0415 - loads slowly
 
+        del show
         environment = {
             **scrubbed_environment(plan.secrets),
             RUN_FOLDER_VARIABLE: str(run.path),

@@ -14,7 +14,14 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, JobStatus, LaunchPlan
 from clusterkit.core.timing import scaled
-from clusterkit.executors.base import Executor, Launched, RefusalError, SchedulerState
+from clusterkit.executors.base import (
+    Executor,
+    Launched,
+    RefusalError,
+    SchedulerState,
+    Show,
+    untold,
+)
 from clusterkit.executors.run import attempts, node_results, restarts, runfolder
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -30,7 +37,7 @@ class SshExecutor(Executor):
     ask_every_s = scaled(5.0, 1.0)
     absence = "no node keeps it"
 
-    def launch(self, plan: LaunchPlan, run: RunFolder) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, show: Show = untold) -> Launched:
         """Start a node agent on each node.
 
         Raises:
@@ -45,7 +52,7 @@ class SshExecutor(Executor):
             write_layout(run, layout)
             layout, refusals = ask.on_available_nodes(run, layout)
             left_out = tuple(f"left out: {line}" for line in ask.lines(refusals))
-        _start_task(run, layout)
+        _start_task(run, layout, show)
         return Launched(job_id=layout.job_id, messages=left_out)
 
     def has_to_wait(self, dependencies: Dependencies) -> bool:
@@ -166,12 +173,12 @@ class SshExecutor(Executor):
         return ssh_states.lingering(runs)
 
 
-def _start_task(run: RunFolder, layout: SshLayout) -> None:
+def _start_task(run: RunFolder, layout: SshLayout, show: Show = untold) -> None:
     from clusterkit.executors.ssh import start  # noqa: PLC0415
     from clusterkit.executors.submitit_job import write_task  # noqa: PLC0415 - loads slowly
 
     write_task(run, layout.job_id)
-    start.start(run, layout)
+    start.start(run, layout, show)
 
 
 def _candidates(plan: LaunchPlan, index: int) -> tuple[str, ...]:

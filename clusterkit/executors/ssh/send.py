@@ -11,14 +11,17 @@ import hashlib
 import os
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import SyncPlan
+from clusterkit.core.text import size_in_words
+from clusterkit.executors.base import Show, untold
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.layout import COPY, SshLayout
 from clusterkit.transport.ssh.config import SshOptions
@@ -57,9 +60,12 @@ def with_source(layout: SshLayout, run: RunFolder, *, keep: bool) -> SshLayout:
     return dataclasses.replace(layout, sync_digest=manifest.digest)
 
 
-def send_files(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, RemoteError]:
+def send_files(
+    run: RunFolder, layout: SshLayout, *, whole: bool, show: Show = untold
+) -> dict[str, RemoteError]:
     """Bring the files to all nodes of the layout; return those that do not have them, and why.
 
+    `show` is told how much of the folder has been sent.
     Unless `whole`, without the folder of `--sync`: enough to ask whether a node takes the job.
 
     Raises:
@@ -69,10 +75,17 @@ def send_files(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, R
         return {}
     source = _Source(layout, run)
     own = _own_files(run)
+    amounts: dict[str, tuple[int, int]] = {}
+
+    def on_sent(node: str, size: int, wanted: int) -> None:
+        amounts[node] = size, wanted
+        done, of = map(sum, zip(*amounts.copy().values(), strict=True))
+        show(f"{size_in_words(done)} of {size_in_words(of)} sent to nodes")
 
     def work(session: Session) -> Delivered | None:
         limited = session.within(_WHOLE_S if whole else _ASK_S)
-        return _send(limited, run, layout, own, source if whole else None)
+        told = partial(on_sent, session.node)
+        return _send(limited, run, layout, own, source if whole else None, told)
 
     names = layout.names[: layout.tasks]
     answers = on_nodes(SshOptions.of(layout.cluster), names, work)
@@ -129,7 +142,12 @@ def _own_files(run: RunFolder) -> Manifest:
 
 
 def _send(
-    session: Session, run: RunFolder, layout: SshLayout, own: Manifest, source: _Source | None
+    session: Session,
+    run: RunFolder,
+    layout: SshLayout,
+    own: Manifest,
+    source: _Source | None,
+    on_sent: Callable[[int, int], None],
 ) -> Delivered | None:
     """Bring the files to one node; return what of the folder was sent, where it had no copy."""
     folder = layout.folder(run)
@@ -167,7 +185,7 @@ def _send(
                 hint="submit it again, or leave the node out",
             )
         place = Place(folder=_synced(layout.sync), snapshot=copy, folder_mode=PRIVATE)
-        return deliver(helper, source.manifest, place)
+        return deliver(helper, source.manifest, place, on_sent=on_sent)
     return None
 
 

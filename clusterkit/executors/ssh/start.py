@@ -11,6 +11,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote_path
+from clusterkit.executors.base import Show, untold
 from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import fetch, send
@@ -62,7 +63,7 @@ def _needs(plan: LaunchPlan) -> tuple[str, ...]:
     return (plan.workdir, *script)
 
 
-def start(run: RunFolder, layout: SshLayout) -> None:
+def start(run: RunFolder, layout: SshLayout, show: Show = untold) -> None:
     """Start a node agent on each node, all at once; where one does not start, none is left.
 
     Raises:
@@ -73,7 +74,7 @@ def start(run: RunFolder, layout: SshLayout) -> None:
     write_layout(run, layout)
     for folder in (run.agents, run.ends):
         runfolder.create_state_folder(run, folder)
-    unreached = send.send_files(run, layout, whole=True)
+    unreached = send.send_files(run, layout, whole=True, show=show)
     if unreached:
         raise NodesRefuse(unreached, layout)
     before = {path.name: path.read_text("utf-8", "replace") for path in run.agents.glob("*.json")}

@@ -8,18 +8,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterkit.config.load import load_settings
+from clusterkit.core import files
 from clusterkit.core.commands import run_command
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError, did_you_mean
-from clusterkit.core.model import ClusterSpec, LaunchPlan, ScriptKind
+from clusterkit.core.model import ClusterSpec, LaunchPlan, RenderedFile, ScriptKind
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
-from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors.base import Show, scrubbed_environment, untold
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
 from clusterkit.jobs.submit.snapshot import take
@@ -126,12 +127,13 @@ def hand_over(
     *,
     command_line: Sequence[str],
     note: Callable[[str], None],
+    show: Show = untold,
     begun: Callable[[RunFolder], None] | None = None,
 ) -> tuple[RunFolder, Submission]:
     """Write the run folder and start the job, or leave it to wait for others.
 
     `command_line` is what the user typed, if that is how he asked; `note` hears what an executor
-    has to say, and `begun` of the run folder before anything is started.
+    has to say, `show` how far it is, and `begun` of the run folder before anything is started.
 
     Raises:
         UserError, RemoteError: as `submit_plan`.
@@ -148,16 +150,23 @@ def hand_over(
         rendered = render(plan)
     submission, launched = submit_plan(
         plan,
-        rendered,
+        (*rendered, *_as_files(passed.documents)),
         run,
         secrets={n: Secret(os.environ[n]) for n in plan.secrets if n in os.environ},
         command_line=command_line,
-        documents=passed.documents,
         dependencies=dependencies,
+        show=show,
     )
     for message in launched.messages:
         note(message)
     return run, submission
+
+
+def _as_files(documents: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderedFile]:
+    for name, document in documents.items():
+        text = files.json_text({"schema": runfolder.SCHEMA, **files.plain(document)})
+        # Bytes of names that are no UTF-8 stand as escapes, as `files.write_json` has them.
+        yield RenderedFile(name=name, text=text.encode(errors="backslashreplace").decode())
 
 
 def _require_plain_name(cluster: ClusterSpec) -> None:

@@ -39,6 +39,8 @@ class SubmitCallbacks:
     note: Callable[[str], None]
     on_reply: Callable[[Reply], None]
     """Is told of each node that has answered."""
+    show: Callable[[str], None] = lambda _: None
+    """Is told in a few words how far it is, again and again; the last of them counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

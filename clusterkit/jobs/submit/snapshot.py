@@ -55,7 +55,7 @@ def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
             hint="--sync DIR gives each job a copy of its own",
             key="snapshot",
         )
-    root = _root(here)
+    root = root_of(here)
     script = Path(os.path.normpath(here / plan.script))
     if plan.script_kind.is_file and not script.is_relative_to(root):
         raise UserError(
@@ -120,7 +120,7 @@ def _placed(root: Path, entry: Entry) -> Entry:
     return dataclasses.replace(entry, link=os.path.relpath(target, place) if inside else target)
 
 
-def _root(here: Path) -> Path:
+def root_of(here: Path) -> Path:
     """Return the top of the tree that a folder is in: of its repository, or of another snapshot.
 
     A submodule is a part of the repository around it. A folder that is in none is its own.

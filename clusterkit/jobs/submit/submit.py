@@ -161,6 +161,7 @@ def start(
         dependencies,
         command_line=command_line,
         note=callbacks.note,
+        show=callbacks.show,
         begun=begun,
     )
     leave_behind([run])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterkit.core.errors import UserError
@@ -52,8 +53,16 @@ class _Delivered:
     folder: str
 
 
-def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
+def deliver(
+    helper: Helper,
+    manifest: Manifest,
+    place: Place,
+    *,
+    on_sent: Callable[[int, int], None] | None = None,
+) -> Delivered:
     """Bring the files of a manifest to a node; what it has already is not sent again.
+
+    `on_sent` is told after each file how many bytes have been sent, and of how many.
 
     Raises:
         RemoteError: the node cannot take them (a full disk, no right to write).
@@ -74,12 +83,16 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
     if len(numbers) < len(answer.wanted) or not numbers <= set(range(len(manifest.entries))):
         raise helper.nonsense("it wants files that there are not, or one of them twice")
     missing = [manifest.entries[index] for index in answer.wanted]
+    size, sent = sum(entry.size for entry in missing), 0
     for entry in missing:
         if entry.link is None:
             _send(helper, manifest, entry)
+        sent += entry.size
+        if on_sent is not None:
+            on_sent(sent, size)
     return Delivered(
         files=len(missing),
-        size=sum(entry.size for entry in missing),
+        size=size,
         folder=helper.answer_of(_Delivered).folder,
     )
 

@@ -274,7 +274,7 @@ def test_a_connection_that_breaks_before_anything_was_started_ends_no_job(
     broken = {"n2": RemoteError("the connection broke")}
     send = ssh_copy.send_files
     monkeypatch.setattr(
-        ssh_copy, "send_files", lambda *a, whole: broken if whole else send(*a, whole=whole)
+        ssh_copy, "send_files", lambda *a, whole, **_: broken if whole else send(*a, whole=whole)
     )
     with pytest.raises(NodesRefuse, match="n2: the connection broke"):
         ssh.EXECUTOR.start_queued(run, submission)

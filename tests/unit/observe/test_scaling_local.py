@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -195,7 +196,10 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
 
     jobs = bench.ladder(monkeypatch, script="hangs")
     measuring = MeasureOptions(bounds=Bounds(warmup=4, steps=60), timeout_s=60, global_batch=False)
-    one, two = measure(jobs, measuring, callbacks=LISTENER, started=started)
+    shown: list[str] = []
+    listener = dataclasses.replace(LISTENER, show=shown.append)
+    one, two = measure(jobs, measuring, callbacks=listener, started=started)
+    assert [text for text in shown if text.startswith("2 nodes: running, step 38, ")]
     enders[0].join()
     assert (one.problem, one.failed) == ("", False)
     assert (two.state, two.rates, two.failed) == ("cancelled", {}, True)

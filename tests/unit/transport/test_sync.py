@@ -139,7 +139,13 @@ def here(tmp_path: Path) -> Iterator[SessionHere]:
 def bring(here: SessionHere, manifest: Manifest, **place: Any) -> Delivered:
     try:
         target = Place(**{"folder": "~/copy", **place})
-        return deliver(Helper(here, sys.executable), manifest, target)
+        told: list[tuple[int, int]] = []
+        sent = deliver(
+            Helper(here, sys.executable), manifest, target, on_sent=lambda *n: told.append(n)
+        )
+        assert len(told) == sent.files
+        assert told[-1:] in ([], [(sent.size, sent.size)])
+        return sent
     finally:
         here.leave()
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from clusterkit.core.errors import ClusterkitError
@@ -27,7 +28,7 @@ from clusterkit.observe.bench.scaling.rates import (
     rates,
     stalled,
 )
-from clusterkit.observe.bench.scaling.result import Ladder, Row, Size
+from clusterkit.observe.bench.scaling.result import By, Ladder, Row, Size, in_words
 
 _SILENT = "it printed no line that tells its throughput"
 _WELL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})
@@ -83,12 +84,13 @@ def measure(
             slots = prepared.plan.processes
             row = Row(size=size, slots=slots, state="not tried", problem=why)
         else:
-            row = _measured(size, prepared, options, callbacks, started)
+            row = _measured(ladder.by, size, prepared, options, callbacks, started)
         yield row
         silent = silent or row.problem == _SILENT
 
 
 def _measured(
+    by: By,
     size: Size,
     prepared: Prepared,
     options: MeasureOptions,
@@ -104,7 +106,9 @@ def _measured(
             return Row(size=size, slots=slots, state="refused", problem=str(error))
         try:
             started(size, run)
-            look = _look(plan, run, submission.job_id, options)
+            text = in_words(by, size.count)
+            show = partial(_show, callbacks.show, text, time.monotonic())
+            look = _look(plan, run, submission.job_id, options, show)
         finally:
             # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
             ended = cancel(run)
@@ -112,18 +116,37 @@ def _measured(
     return _row(size, prepared.plan, run, look, options)
 
 
-def _look(plan: LaunchPlan, run: RunFolder, job_id: str | None, options: MeasureOptions) -> _Look:
+def _show(show: Callable[[str], None], size: str, began: float, look: _Look) -> None:
+    """Tell how far a run is."""
+    state, seconds = look.job.status.state.value, time.monotonic() - began
+    told = f", {_last_message(look)}" if look.log.readings else ""
+    show(f"{size}: {state}{told}, {seconds:.0f} s")
+
+
+def _look(
+    plan: LaunchPlan,
+    run: RunFolder,
+    job_id: str | None,
+    options: MeasureOptions,
+    show: Callable[[_Look], None],
+) -> _Look:
     """Look at a run until enough of it was seen, it is over, or it stays silent for too long."""
     watch = Watch(run, starts=True)
     watch.look()
     look = _Look(log=ThroughputLog(run), job=watch.job)
     with closing(NodeWatch(plan, job_id)) as nodes:
-        _look_on(look, watch, nodes, options)
+        _look_on(look, watch, nodes, options, show)
         look.evidence = nodes.evidence()
     return look
 
 
-def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOptions) -> None:
+def _look_on(
+    look: _Look,
+    watch: Watch,
+    nodes: NodeWatch,
+    options: MeasureOptions,
+    show: Callable[[_Look], None],
+) -> None:
     last_output_at = time.monotonic()
     while True:
         watch.look()
@@ -134,6 +157,7 @@ def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOption
         if len(look.log.readings) > before or look.job.status.state is JobState.PENDING:
             last_output_at = now
         look.silent_s = now - last_output_at
+        show(look)
         if look.over:
             break
         if look.log.readings and nodes.sample():
