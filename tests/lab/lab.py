@@ -224,7 +224,9 @@ class Lab:
                     raise
             done = subprocess.CompletedProcess(list(argv), process.returncode, out, err)
         if check and done.returncode:
-            raise LabError(f"{host}: {list(argv)} exit {done.returncode}\n{out}{err}")
+            raise LabError(
+                f"{host}: {list(argv)} exit {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done
 
     def popen(

@@ -13,7 +13,7 @@ import pytest
 from clusterkit.core import timing
 from tests.helpers.lab_jobs import await_true
 from tests.helpers.paths import ROOT
-from tests.lab import Lab
+from tests.lab import Lab, LabError
 from tests.lab.lab import UNSCALED
 
 pytestmark = pytest.mark.lab
@@ -46,6 +46,11 @@ def test_it_gets_and_gives_the_same(
 def _last(errors: str) -> list[str]:
     """Return all but the frames of a traceback: some are of Python itself, or of the server."""
     return [line for line in errors.splitlines() if not re.match(r"  |\s*\^", line)]
+
+
+def test_where_success_is_asked_for_a_failure_tells_what_was_printed(either: Lab) -> None:
+    with pytest.raises(LabError, match=r"exit 3\n(?s:.+)a word"):
+        either.run("head", [*MIRROR, "3"], cwd=ROOT, check=True)
 
 
 def test_with_its_time_it_goes_and_what_it_started(either: Lab) -> None:
