@@ -18,6 +18,7 @@ from clusterkit.observe.diagnose.lines import (
     TRACEBACK,
     Line,
     ended_thread,
+    of_agent,
     of_thread,
     rank_in,
     read_line,
@@ -87,6 +88,9 @@ LIBRARY = re.compile(
 )
 _IN_BOX = re.compile(r"(?:\u2771 +\d+ [\u2502 ]*(.*)| +\d+\b|[\u2502\u256d\u2570])")
 """A line of source in a box of rich, the one that was called with its text, or of a box in it."""
+_NOTEBOOK_AT = re.compile(r"File (\S{1,400}):(\d{1,7}), in (\S.*)")
+_IN_NOTEBOOK = re.compile(r" |File |-|\d|Input |Cell ")
+_NOTEBOOK_CODE = re.compile(r"-+> ?\d{1,7} (.*)")
 _BOXED_AT = re.compile(r"(\S[^\n]{0,400}?): ?(\d{1,7}) +in +(\S+)$")
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
@@ -132,6 +136,8 @@ _BAD = re.compile(
 _OF_SHELL = re.compile(
     r"\S{1,300}: line \d+: |CommandNotFoundError: |CondaError: |Lmod has detected "
 )
+_ENDED = re.compile(r"(?:Terminated|Killed|Aborted|Segmentation fault)\b|\S+: error: ")
+"""What a shell says of a process that a signal ended, and argparse before it ends its own."""
 _WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
 _SIDE_STEP_UNTIL = 50
 _MANY = 300
@@ -228,7 +234,8 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     exception that says nothing, and `then` the last of the exceptions that it led to.
     """
     above = lines_before(hit, _LONGEST_TRACEBACK)
-    upward = _of_message(hit.text, tuple(reversed(_unboxed(above) or above)))
+    above = _unboxed(above) or _of_notebook(above) or above
+    upward = _of_message(hit.text, tuple(reversed(above)))
     inside = tuple(takewhile(_indented, upward))
     frames: list[tuple[str, str]] = []
     doing: _Doing | None = None
@@ -243,6 +250,8 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     inner = frames[0][0] if frames else ""
     own = next((place for place, _ in frames if not LIBRARY.search(place)), "")
     own = own or (_own_around(upward[len(inside) :]) if inside else "")
+    if not own and hit.last > hit.offset:
+        return of_traceback(replace(hit, offset=hit.last))  # the chained one, of whoever called it
     packages, _, library = inner.rpartition("-packages/")
     called = f"in {library}" if own and packages else ""
     if packages and not own:
@@ -305,6 +314,19 @@ def _unboxed(above: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _of_notebook(above: Sequence[str]) -> tuple[str, ...]:
+    """Return a traceback that IPython prints just above a line as Python prints it."""
+    lines: list[str] = []
+    for line in reversed(above):
+        if TRACEBACK[:-1] in line:
+            return tuple(reversed(lines))
+        if (frame := _NOTEBOOK_AT.match(line)) is not None:
+            lines.append(f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
+        elif (code := _NOTEBOOK_CODE.match(line)) is not None:
+            lines.append(f"    {code[1]}")
+    return ()
+
+
 def words_around(hit: Hit) -> Mapping[str, str]:
     """Return what is said just above a line and just below it, as fields for the texts of a rule.
 
@@ -365,7 +387,7 @@ def _led_to(after: Iterable[str]) -> str:
             break
         elif last.endswith(":") and not line.startswith(TRACEBACK):
             last = f"{last} {line.strip()}"[:_LONGEST_TOLD]
-        elif chained and not line.startswith((" ", TRACEBACK)):
+        elif chained and TRACEBACK[:-1] not in line and not _IN_NOTEBOOK.match(line):
             last, chained = line[:_LONGEST_TOLD], False
     return last
 
@@ -377,7 +399,12 @@ def rank_below(hit: Hit) -> int | None:
     """
     after = _after(replace(hit, offset=hit.last), _FRAME, rank=None)
     ranks = {line.before for line in after if line.before is not None}
-    head = bool(after) and after[0].before is not None and after[0].text.startswith(TRACEBACK)
+    head = (
+        bool(after)
+        and not of_agent(hit.text)
+        and after[0].before is not None
+        and after[0].text.startswith(TRACEBACK)
+    )
     return ranks.pop() if head and len(ranks) == 1 else None
 
 
@@ -476,12 +503,13 @@ def _many_good_after(hit: Hit, many: int = _MANY) -> bool:
 
 
 def left_behind(hit: Hit, size: int) -> bool:
-    """Tell whether the program was started again after an exception that nobody's rank is of.
+    """Tell whether the program was started again after a process of nobody's rank had ended.
 
-    Whoever raised it says no more; hundreds of good lines after it, up to the end of a file of
-    `size` bytes, are of a later run.
+    Whoever raised it, refused its arguments or was killed says no more; hundreds of good lines
+    after it, up to the end of a file of `size` bytes, are of a later run.
     """
-    if hit.rank is not None or not raised_in(hit) or not _many_good_after(hit, _LATER):
+    ended = _ENDED.match(hit.text) is not None or raised_in(hit)
+    if hit.rank is not None or not ended or not _many_good_after(hit, _LATER):
         return False
     return _ends_well(hit, size)
 

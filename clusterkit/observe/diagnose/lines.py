@@ -99,6 +99,7 @@ _TWICE = re.compile(
     r"(?P=kind): : (?P<said>.+)"
 )
 _SEE_ABOVE = " (see above for traceback):"
+_OF_AGENT = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: ")
 _RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
 
 _ISO = re.compile(
@@ -223,6 +224,8 @@ def _once(text: str) -> str:
 
 def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | None, int | None]:
     """Return the node and the rank that a line without its prefixes names itself."""
+    if of_agent(text):
+        rank = None
     inside = _NCCL.search(text, 0, _STAMP_WITHIN) or _OF_MPI.match(text)
     if (spark := _OF_SPARK.search(text, 0, _STAMP_WITHIN + LONGEST // 8)) is not None:
         node = spark["node"]
@@ -231,6 +234,11 @@ def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | 
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])
     return node, rank
+
+
+def of_agent(text: str) -> bool:
+    """Tell whether torchrun tells of a rank's end: what stands before it is of the task it is."""
+    return _OF_AGENT.search(text) is not None
 
 
 def _of_object(text: str) -> str:

@@ -31,7 +31,7 @@ from clusterkit.observe.diagnose.hits import (
     Scanned,
     Seen,
 )
-from clusterkit.observe.diagnose.lines import LONGEST, counts_steps, read_line
+from clusterkit.observe.diagnose.lines import LONGEST, TRACEBACK, counts_steps, read_line
 from clusterkit.observe.diagnose.open_log import (
     Log,
     NotALogError,
@@ -184,6 +184,8 @@ class Scanner:
 def _head_lines(head: bytes) -> Iterator[bytes]:
     """Yield the lines of a beginning that stand there again only as a program is started again."""
     for raw in head.split(b"\n", _MOST_HEADS)[:_MOST_HEADS]:
+        if TRACEBACK[:-1].encode() in raw:
+            return  # frames are those of a failure
         line = _DATED.sub(b"", raw.strip()).strip()
         long = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not raw[:1].isspace()
         if long and not _NO_START.match(line):

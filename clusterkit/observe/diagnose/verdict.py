@@ -354,7 +354,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
     asks = bool(hit.line) and "{place}" in rule.says
-    at = "" if asks or of_launcher else _at(hit)
+    at = "" if asks or of_launcher or rule.id in REPORTS else _at(hit)
     known: Mapping[str, str] = {
         "job": job,
         "node": event.node or "",

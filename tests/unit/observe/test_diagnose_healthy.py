@@ -370,3 +370,9 @@ def test_an_error_that_a_program_prints_often_as_it_goes_on_is_not_its_end(say: 
     work = "a candidate is looked at\n" * 99
     assert cause(say("".join(said.format(n) + work for n in range(9)))) is None
     assert cause(say(work * 9 + said.format(1))) is not None
+
+
+@pytest.mark.parametrize("end", ["Terminated", "train.py: error: unrecognized arguments: --lr"])
+def test_what_ended_a_process_before_a_later_one_went_through_is_no_end(say: Say, end: str) -> None:
+    assert cause(say(f"{end}\n")) is not None
+    assert cause(say(f"{end}\n" + "a part of the data is read\n" * 200)) is None

@@ -90,6 +90,7 @@ def cause(folder: Path, log: str) -> Finding:
             SIGNALLED.replace("rank: 2 (pid: 4711) of", "rank: 1 (pid: 9) of"),
             "local rank 1",
         ),
+        ("".join(f"0: {line}\n" for line in SIGNALLED.splitlines()), "n7 rank 6"),
         ("10.0.0.7: bash: torchrun: command not found\n", "10.0.0.7"),
         ("2026-11-22 13:59:12.4 | (Worker pid=7, ip=10.0.0.2) ValueError: x\n", "10.0.0.2"),
         (f"{RAISED}{RAISED.replace('a head', 'no head')}{REPORT}", ""),

@@ -310,3 +310,17 @@ def test_a_time_before_each_line_hides_nothing(say: Say, time: str) -> None:
         assert told(dated) == told(plain)
         assert dated.cause is not None
         assert dated.cause.time is not None
+
+
+def test_a_traceback_of_a_notebook_tells_its_place(say: Say) -> None:
+    frames = (
+        "File ~/lib/python3.8/site-packages/frames/base.py:36, in Index.loc(self)\n"
+        "     35 try:\n---> 36     return self.engine.loc(key)\n"
+    )
+    head = f"KeyError{' ' * 34}Traceback (most recent call last)\n"
+    own = "File ~/fit.py:47, in fit(data)\n     46 data = 1\n---> 47 for one in data['lr']:\n\n"
+    chained = "\nThe above exception was the direct cause of the following exception:\n\n"
+    found = say(f"{head}{frames}\nKeyError: 'lr'\n{chained}{head}{own}{frames}\nKeyError: 'lr'\n")
+    assert found.cause is not None
+    assert "(at ~/fit.py:47, in frames/base.py:36)" in found.cause.says
+    assert "Traceback" not in found.cause.says
