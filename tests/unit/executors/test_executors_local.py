@@ -291,19 +291,21 @@ def test_looking_at_a_job_that_nobody_knows_writes_nothing(small_disk: Path, ful
     assert run.path.stat().st_mtime_ns == before
 
 
-def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> None:
+def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path, tmp_path: Path) -> None:
     runs = Runs(small_disk)
     go = small_disk / "go"
     run = runs.start(f"echo ready; until [ -e {go} ]; do sleep 0.1; done")
     await_line(run, "ready")
-    # Who has a file open for writing keeps that from being done by a remount of the disk.
-    subprocess.run(["mount", "--bind", str(run.path), str(run.path)], check=True)
+    # A remount is refused while somebody writes there. So it is read-only before anybody sees it.
+    unseen = tmp_path / "read-only"
+    unseen.mkdir()
+    subprocess.run(["mount", "--bind", str(run.path), str(unseen)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro,bind", str(unseen)], check=True)
+    subprocess.run(["mount", "--bind", str(unseen), str(run.path)], check=True)
+    subprocess.run(["umount", str(unseen)], check=True)
     try:
-        remount = ["mount", "-o", "remount,ro,bind", str(run.path)]
-        deadline = time.monotonic() + 30
-        while subprocess.run(remount, check=False).returncode:  # busy while a file is written
-            assert time.monotonic() < deadline
         go.touch()
+        deadline = time.monotonic() + 30
         while "Read-only file system" not in (load_job(run).status.reason or ""):
             assert time.monotonic() < deadline, load_job(run).status
             time.sleep(0.1)
