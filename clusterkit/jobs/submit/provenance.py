@@ -1,7 +1,7 @@
-"""From what a job was started: the commit, what was not committed, and the packages.
+"""From what a job was started: the commit, what was not committed, the packages, and the driver.
 
-It stands as `provenance.json` in the run folder. Of the nodes, `preflight.json` has the versions of
-driver and NCCL.
+It stands as `provenance.json` in the run folder, with NCCL's wheel among the packages. That is of
+this machine; of the nodes, `preflight.json` has the versions of driver and NCCL.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _OF_CODE = ("commit", "diff", "diff_cut")
 _MOST_DIFF = 1 << 20
 """Characters of what is not committed."""
 _TIMEOUT_S = 5.0
+_DRIVERS = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"))
+"""The version of a module, by the kernel (Linux, Documentation/ABI/stable/sysfs-module)."""
 _DIST_INFO = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)\.(?:dist|egg)-info")
 _SHOWN = 5
 # A folder's own settings may have git start programs: what shows a diff, what watches files.
@@ -40,13 +43,19 @@ _DIFF = (
 
 
 def provenance_of(folder: Path) -> dict[str, Any]:
-    """Return from what a job in `folder` is started; `commit` and `diff` where git tells them."""
+    """Return from what a job in `folder` is started.
+
+    `driver` is there where this machine has one of GPUs, `commit` and `diff` where git tells them.
+    """
     document: dict[str, Any] = {
         "folder": str(folder),
         "clusterkit": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "packages": _packages(),
     }
+    for path in _DRIVERS:
+        with suppress(OSError):
+            document["driver"] = f"{path.parent.name} {path.read_text().strip()}"
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return document | _sent_with(folder)
@@ -84,8 +93,10 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         lines.append(f"code: {_short(before)}; git does not tell what is not committed")
     elif diffs[0] != diffs[1]:
         lines.append(f"code: {_short(before)} with other changes that are not committed")
-    if text_of(then, "python") != text_of(now, "python"):
-        lines.append(f"python: {text_of(then, 'python')} then, {text_of(now, 'python')} now")
+    for key in ("python", "driver"):
+        versions = [text_of(one, key) for one in (then, now)]
+        if None not in versions and versions[0] != versions[1]:
+            lines += [f"{key}: {versions[0]} then, {versions[1]} now"]
     old, new = (dict(_pairs(one)) for one in (then, now))
     other = [
         f"{name} {old.get(name, 'missing')} -> {new.get(name, 'missing')}"

@@ -46,6 +46,25 @@ def test_commit_and_what_is_not_committed_are_kept(code: Path) -> None:
     ]
 
 
+def test_the_driver_and_nccl_are_kept(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = [tmp_path / name / "version" for name in ("nvidia", "amdgpu")]
+    monkeypatch.setattr("clusterkit.jobs.submit.provenance._DRIVERS", modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "driver" not in provenance_of(code)
+    (tmp_path / "nvidia_nccl_cu12-2.27.5.dist-info").mkdir()
+    modules[0].parent.mkdir()
+    modules[0].write_text("570.86.15\n")
+    then = provenance_of(code)
+    assert then["driver"] == "nvidia 570.86.15"
+    assert "nvidia-nccl-cu12==2.27.5" in then["packages"]
+    modules[0].write_text("580.95.05\n")
+    assert changes(then, provenance_of(code)) == [
+        "driver: nvidia 570.86.15 then, nvidia 580.95.05 now"
+    ]
+
+
 def test_settings_of_a_repository_start_no_program(code: Path) -> None:
     for key in ("diff.external", "core.fsmonitor", "diff.text.textconv", "diff.text.command"):
         git(code, "config", key, f"touch '{code}/started' #")
