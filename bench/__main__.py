@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import diagnose, fanout, images, judge, link, output, race, report, startup
+from bench import diagnose, fanout, images, judge, link, login, output, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
 from bench.figures import COULD_NOT, BenchError
 from bench.judge.table import judge_document, judge_table
@@ -71,6 +71,11 @@ def _link(options: argparse.Namespace) -> tuple[str, object]:
     return link.link_table(rounds), link.link_document(rounds)
 
 
+def _login(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = login.measure(options.rounds)
+    return login.login_table(rounds), login.login_document(rounds)
+
+
 def _images(_options: argparse.Namespace) -> tuple[str, object]:
     builds = images.measure()
     return images.images_table(builds), images.images_document(builds)
@@ -84,6 +89,7 @@ PARTS = {
     "output": _output,
     "diagnose": _diagnose,
     "link": _link,
+    "login": _login,
     "images": _images,
 }
 """What can be measured: each returns its table, and its part of the JSON document."""
