@@ -31,6 +31,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "frameworks",
         "sweeps",
         "rerun",
+        "trackers",
         "requeue",
         "hangs",
         "notify",
