@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from clusterkit.cli.frame import console
 from clusterkit.core.text import table as columns
 from clusterkit.core.text import wrapped
-from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change, smallest_of
+from clusterkit.estimate.advice.changes import (
+    largest_micro_batch,
+    lowering_settings,
+    smallest_change,
+    smallest_of,
+)
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
 from clusterkit.estimate.machines.instances import break_even
 from clusterkit.estimate.setup import Offload
@@ -115,8 +120,11 @@ def changes(answer: Answer) -> Sequence[str]:
 
 def _change(one: Candidate, request: Request) -> str:
     change = smallest_change(one.setup, request.fits, per_node=request.gpus_per_node)
-    if change is not None:
-        return change.flags
+    settings = lowering_settings(one.setup, one.memory)
+    each = (f"{name} (up to {gb(size)} GB)" for name, size in settings.items())
+    found = (change.flags if change else "", ", ".join(each))
+    if any(found):
+        return "; or ".join(filter(None, found))
     memory = request.memory(smallest_of(one.setup))
     if memory.lacks_ram:
         return f"nodes with more RAM than {gb(memory.host_limit)} GB (--host-memory)"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
+from clusterkit.core.data import read_table
+from clusterkit.estimate.results import Memory
 from clusterkit.estimate.setup import Checkpointing, Library, Loss, Offload, Setup, Sharding
 
+_SETTINGS = tuple(read_table(__file__, "settings.tsv"))
 _MOST_GPUS = 65_536
 _SHORTEST = 512
 _WORTH = 2
@@ -44,6 +47,23 @@ def smallest_change(setup: Setup, fits: Callable[[Setup], bool], *, per_node: in
         return grown
     last = (*_offloaded(setup), *_context_parallel(setup), *_shorter(setup))
     return next((change for change in last if fits(change.setup)), None)
+
+
+def lowering_settings(setup: Setup, memory: Memory) -> Mapping[str, float]:
+    """Return settings of the library that may make up for what is lacking, by bytes at the most.
+
+    Empty where the setup fits, or where all of them together would not be enough.
+    """
+    # What SHARD_GRAD_OP gathers is all of the model, whatever is fetched ahead.
+    inherent = {Sharding.GRADIENTS: "gathered parameters"}.get(setup.sharding)
+    peak = {term.name: term.bytes for term in memory.peak.terms if term.name != inherent}
+    found = {
+        row["setting"]: peak[row["tensor"]]
+        for row in _SETTINGS
+        if row["library"] == setup.library and row["tensor"] in peak
+    }
+    lacking = memory.device.likely - memory.limit
+    return found if 0 < lacking < sum(found.values()) else {}
 
 
 def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterkit.core.records import picked
-from clusterkit.estimate.advice.changes import smallest_change
+from clusterkit.estimate.advice.changes import lowering_settings, smallest_change
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
 from clusterkit.estimate.machines.instances import break_even
@@ -89,6 +89,7 @@ def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
         "peak_gb": {str(kind): _gb(amount) for kind, amount in memory.by_kind().items()},
         "phases_gb": {phase.name: _gb(phase.bytes) for phase in memory.phases},
         "smallest_change": change.flags if change else None,
+        "settings_gb": {name: _gb(size) for name, size in lowering_settings(setup, memory).items()},
         **picked(setup, *_OF_SETUP),
     }
 

@@ -146,8 +146,11 @@ def _pace(evidence: Evidence) -> str:
     slow, fast = min(names, key=rates.__getitem__), max(names, key=rates.__getitem__)
     if rates[slow] == rates[fast]:
         return ""
-    share = f"{rates[slow] / rates[fast]:.0%}"
-    return f"with equal batches {fast} works at up to {share} of its speed, that of {slow}; "
+    share, ratio = f"{rates[slow] / rates[fast]:.0%}", f"{rates[fast] / rates[slow]:.1f} : 1"
+    return (
+        f"with equal batches {fast} works at up to {share} of its speed, that of {slow} "
+        f"(micro batches of {ratio} would use both: docs/how-to/frameworks.md); "
+    )
 
 
 def _models(facts: NvidiaGpus) -> str | None:

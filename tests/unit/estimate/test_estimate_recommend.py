@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from bench.accuracy.score_memory import model_state_bytes
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change
-from clusterkit.estimate.advice.recommend import answer_of, recommended
+from clusterkit.estimate.advice.changes import (
+    largest_micro_batch,
+    lowering_settings,
+    smallest_change,
+)
+from clusterkit.estimate.advice.recommend import Candidate, answer_of, recommended
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.refusals import problems_of, warnings_of
@@ -269,6 +273,27 @@ def test_changes_really_make_it_fit() -> None:
     for change in found:
         assert tried.request.memory(change.setup).fits
         assert problems_of(change.setup) == ()
+
+
+def test_settings_are_named_where_they_make_up_for_what_is_lacking() -> None:
+    def tried(params: str, gpu: str, strategy: str) -> tuple[Candidate, Request]:
+        asked = request_of(
+            model=model_of_params(params), gpu=gpu_named(gpu), strategy=strategy_named(strategy)
+        )
+        return answer_of(asked).candidates[0], asked
+
+    ddp, asked = tried("3B", "a100-80", "ddp")
+    assert not ddp.fits
+    assert [*lowering_settings(ddp.setup, ddp.memory)] == ["gradient_as_bucket_view=True"]
+    assert asked.memory(replace(ddp.setup, bucket_view=True)).fits
+    zero3, _ = tried("7B", "l40s", "zero3")
+    assert [name.split("_")[0] for name in lowering_settings(zero3.setup, zero3.memory)] == [
+        "a smaller stage3", "a smaller reduce",
+    ]  # fmt: skip
+    for params, gpu, strategy in (("70B", "l40s", "zero3"), ("1B", "h100", "zero3"),
+                                  ("13B", "a100-80", "fsdp-shard-grad-op")):  # fmt: skip
+        one, _ = tried(params, gpu, strategy)
+        assert lowering_settings(one.setup, one.memory) == {}
 
 
 def test_the_number_of_gpus_is_the_smallest() -> None:
