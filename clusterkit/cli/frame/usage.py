@@ -2,7 +2,7 @@
 
 `foreign_flags.tsv` has what people type out of habit, of other launchers and schedulers: commands
 (`verb`), and flags: `job` for verbs that start one, `sbatch` for what `--set` hands on (those
-without VALUE take none), `training` and `layout` for verbs that only ask about it.
+without VALUE take none), a verb's own, `training` and `layout` for verbs that only ask about it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     if verb is not None and path == "clusterkit":
         ours = _instead("verb").get(verb[1])
         hint = f"clusterkit {ours[0]}" if ours else hint
+    if message.startswith("Missing argument 'JOB"):
+        hint = f"{path} latest, or another of those that `clusterkit status` lists"
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
 
@@ -158,6 +160,10 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
         if flag in known:
             other = _instead(asks).get(option)
             return _filled(other[0], value) if other else None
+    own = _instead(_path(arguments).removeprefix("clusterkit ")).get(option)
+    if own is not None:
+        instead = _filled(own[0], _value_of(option, arguments))
+        return f"{instead} ({own[1]})" if own[1] else instead
     if option in _instead("sbatch"):
         instead, note = _instead("sbatch")[option]
         instead = instead.replace("KEY", option[2:])
