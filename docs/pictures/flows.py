@@ -20,6 +20,19 @@ text { font: 15px Helvetica, Arial, sans-serif; fill: #24292f; }
 .by { font-style: italic; fill: #57606a; }
 rect { fill: #f6f8fa; stroke: #8c959f; }
 path { stroke: #57606a; stroke-width: 2; fill: none; }"""
+PAPER = """\
+.paper { fill: #fff; stroke: none; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; }
+  .by, .uses { fill: #9da7b3; }
+  rect { fill: #161b22; stroke: #6e7681; }
+  path { stroke: #9da7b3; }
+  .paper { fill: #0d1117; }
+}
+</style>
+<rect class="paper" width="100%" height="100%"/>
+"""
+"""The end of the style of a drawing, and its ground, which is dark where the screen is."""
 
 
 def flows() -> tuple[str, ...]:
@@ -54,8 +67,7 @@ def draw_flow(name: str) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + _PAD:g}" '
-        f'role="img" aria-label="{escape(told)}">\n<style>\n{_STYLE}\n</style>\n'
-        f'<rect width="100%" height="100%" style="fill:#fff;stroke:none"/>\n{body}\n</svg>\n'
+        f'role="img" aria-label="{escape(told)}">\n<style>\n{_STYLE}\n{PAPER}{body}\n</svg>\n'
     )
 
 

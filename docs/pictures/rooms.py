@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from docs.pictures.flows import PAPER
+
 _CONTRACT = "Data flows one way (docs/design.md)"
 _WIDTH, _GAP, _PAD = 960, 12, 12
 """In units of the drawing, as what follows."""
@@ -36,7 +38,7 @@ def draw_rooms(root: Path) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
         f'aria-label="The rooms of clusterkit; imports point down">\n'
-        f'<style>\n{_STYLE}\n</style>\n<rect width="100%" height="100%" style="fill:#fff"/>\n'
+        f"<style>\n{_STYLE}\n{PAPER}"
         f"{body}\n</svg>\n"
     )
 
