@@ -120,6 +120,11 @@ def _summary(found: Answer, op: Operation) -> Iterator[str]:
             "published",
             f"{share:.0%} of {known.gbs:g} GB/s, {known.system} ({known.source}), 1 GiB and more",
         )
+        reached = share * known.gbs
+        if known.warn is not None and known.replace is not None and reached < known.warn:
+            level = "replace" if reached < known.replace else "warn"
+            limits = f"below {known.warn:g} GB/s warn, below {known.replace:g} replace a node"
+            yield from _labelled(level, f"{limits} ({known.limits_of})")
         if share < _SLOW <= (assumption.share if assumption is not None else 1.0):
             yield from _labelled("", _advice(result))
     if large.fastest and large.slowest and large.fastest > _UNSTEADY * large.slowest:

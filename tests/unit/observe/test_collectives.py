@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from clusterkit.cli.bench.report import allreduce_lines
 from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
@@ -286,6 +287,21 @@ def test_groups_of_a_layout_count_by_their_own_ranks_and_links() -> None:
     assert between.busbw == pytest.approx(50e9, rel=0.2)
     assert Operation.ALLTOALL in of("dp", 2, 8, "alltoall").assumptions
     assert not of("dp", 2, 8, "broadcast").assumptions
+
+
+@pytest.mark.parametrize(("gbs", "level"), [(450, ""), (350, "warn"), (250, "replace")])
+def test_limits_that_a_source_gives_are_told(gbs: int, level: str) -> None:
+    seconds = GIB * 2 * 15 / 16 / (gbs * 1e9)
+    found = read_document(
+        torch_run(
+            nodes=["n1"] * 8 + ["n2"] * 8,
+            device="NVIDIA H100 80GB HBM3",
+            measured=[{"op": "all_reduce", "bytes": GIB, "seconds": [seconds], "iterations": 1}],
+        )
+    )
+    lines = "\n".join(allreduce_lines(answer(found, interconnect=None, gpu=None)))
+    limits = "below 400 GB/s warn, below 300 replace a node (Azure, ND H100 v5)"
+    assert [one in lines for one in (f"  {level:<11} {limits}", limits)] == [bool(level)] * 2
 
 
 def test_wrong_sums_are_named_by_rank() -> None:

@@ -171,7 +171,7 @@ def document(found: Answer) -> dict[str, Any]:
             else {
                 "busbw_gbs": known.gbs,
                 "share": found.published_share,
-                **picked(known, "system", "source"),
+                **picked(known, "system", "source", "warn", "replace", "limits_of"),
             },
         },
     }

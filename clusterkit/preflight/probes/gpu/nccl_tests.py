@@ -279,6 +279,11 @@ class Published:
     """GB/s of bus bandwidth, an all-reduce."""
     system: str
     source: str
+    warn: float | None = None
+    """GB/s below which `limits_of` looks at the network; None where nobody says it."""
+    replace: float | None = None
+    """GB/s below which `limits_of` takes a node out."""
+    limits_of: str = ""
 
 
 _BUSBW_ROWS = tuple(read_table(__file__, "expected_busbw.tsv"))
