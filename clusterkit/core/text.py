@@ -69,7 +69,9 @@ def in_words(seconds: float) -> str:
 
 
 def size_in_words(size_bytes: int) -> str:
-    """Return a size in decimal units: `812 MB`, `1.4 GB`."""
+    """Return a size in decimal units: `3 kB`, `812 MB`, `1.4 GB`."""
+    if size_bytes < 1e6:
+        return f"{size_bytes / 1e3:.0f} kB"
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 

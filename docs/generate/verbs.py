@@ -118,7 +118,8 @@ def _text(text: str) -> str:
 
 
 def _epilog(command: Any) -> str:
-    return _text(command.epilog) if command.epilog else ""
+    label, _, typed = (command.epilog or "").partition(": ")
+    return blocks(f"{label}:", fenced(f"$ {typed}", "console")) if typed else ""
 
 
 def _first_line(command: Any) -> str:

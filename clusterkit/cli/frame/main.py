@@ -33,6 +33,7 @@ _TABLE = [*read_table(__file__, "verbs.tsv")]
 VERBS = {row["verb"]: row["module"] for row in _TABLE}
 """Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
 
+_EXAMPLES = {row["verb"]: row["example"] for row in _TABLE}
 _RELAYED = {row["verb"]: row["relayed"] for row in _TABLE if row["relayed"]}
 MARK = "CLUSTERKIT_RELAYED"
 """The variable that tells clusterkit on a login node of which version and cluster the caller is."""
@@ -104,6 +105,7 @@ def command_of(name: str) -> Any:
         app.command(name, context_settings=settings)(verb)
     command = typer.main.get_command(app)
     command.name = name
+    command.epilog = f"Example: {_EXAMPLES[name]}"
     return command
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _COLOURS = {"there already": "green", "sent": "green", "failed": "red"}
 _EVERY_S = 0.2
 _SLOW_S = 10.0
-_MB = 10**6
 _SHORT = len("sha256:") + 12
 
 
@@ -135,7 +134,7 @@ def _details(row: list[Distributed]) -> str:
     details = [one.detail] if one.detail else []
     if one.bytes:
         seconds = max(each.seconds for each in row)
-        size = size_in_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
+        size = size_in_words(one.bytes)
         details.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
     if one.replaced:
         details.append(f"in place of {one.replaced[:_SHORT]}")

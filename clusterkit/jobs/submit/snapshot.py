@@ -25,7 +25,6 @@ from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
 CODE = "code"
 """The folder of the snapshot in a run folder."""
 _SHOWN = 3
-_MB = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
 def in_words(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is copied, and which links lead out of it."""
     manifest = snapshot.manifest
-    size = f"{manifest.size / 1e3:.0f} kB" if manifest.size < _MB else size_in_words(manifest.size)
+    size = size_in_words(manifest.size)
     yield f"snapshot of {manifest.folder}: {len(manifest.entries)} files, {size}"
     out = [
         f"{entry.path} -> {entry.link}"

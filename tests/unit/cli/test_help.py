@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,18 @@ def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
     done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_its_example_can_be_typed(verb: str) -> None:
+    commands: Any = typer.main.get_command(app)
+    command = commands.get_command(None, verb)
+    said, *words = shlex.split(command.epilog.partition("Example: ")[2])
+    assert (said, words.pop(0)) == ("clusterkit", verb)
+    if hasattr(command, "commands"):
+        command = command.get_command(None, words.pop(0))
+    with command.make_context(verb, words):
+        pass  # it refuses none of them
 
 
 def test_what_an_interrupt_leaves_open_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,7 +370,7 @@ def test_prune_takes_only_what_later_builds_replaced(run: Run, tmp_path: Path) -
         + engine("'image ls'*) for n in 1 2 3 4 5; do echo sha256:0$n; done ;;")
     )  # fmt: skip
     dry = run("prune", "--dry-run", docker=docker)
-    assert dry.stdout.splitlines() == ["clusterkit/base:cpu-0123456789ab  0 MB", "1 would go"]
+    assert dry.stdout.splitlines() == ["clusterkit/base:cpu-0123456789ab  0 kB", "1 would go"]
     assert "image rm" not in (tmp_path / "said").read_text()
     done = run("prune", "--json", docker=docker)
     assert [image["id"] for image in json.loads(done.stdout)["removed"]] == ["sha256:01"]
