@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterkit.core.data import data_dir
+from clusterkit.core.data import data_dir, peers_program
 from tests.frameworks.environment import desk_with_local, left, python_of
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.healthy import assert_healthy
@@ -136,7 +137,7 @@ def test_tensorflows_own_resolver_says_the_same(
 SHAPES = """
 import argparse, json, os, sys
 sys.path[:0] = sys.argv[1:]
-import clusterkit_ranks, launch
+import clusterkit_ranks, tensorflow_launch as launch
 import tensorflow as tf
 
 for slots, jobs in json.loads(sys.stdin.read()):
@@ -174,7 +175,7 @@ print("agreed")
 """
 
 
-def test_every_shape_of_a_step_gives_the_tasks_of_tensorflows_resolver() -> None:
+def test_every_shape_of_a_step_gives_the_tasks_of_tensorflows_resolver(tmp_path: Path) -> None:
     """The cases of its own tests (slurm_cluster_resolver_test.py), and more."""
     shapes = [
         ([1, 1, 1], {"worker": 3}),
@@ -185,9 +186,11 @@ def test_every_shape_of_a_step_gives_the_tasks_of_tensorflows_resolver() -> None
         ([4], {"evaluator": 1, "worker": 3}),
     ]
     templates = data_dir("templates")
-    folders = (str(templates / "frameworks/tensorflow"), str(templates / "programs/ranks"))
+    for name, text in peers_program().items():
+        (tmp_path / name).write_text(text)
+    folders = [str(templates / f) for f in ("frameworks/tensorflow", "programs/ranks")]
     done = subprocess.run(
-        [str(python_of("tensorflow")), "-c", SHAPES, *folders],
+        [str(python_of("tensorflow")), "-c", SHAPES, *folders, str(tmp_path)],
         input=json.dumps(shapes),
         capture_output=True,
         text=True,
