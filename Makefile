@@ -8,7 +8,9 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+# on a terminal pip shows what it fetches, with a bar that moves; elsewhere it is quiet
+QUIET := $(shell test -t 2 || echo --quiet --quiet)
+PIP := $(BIN)/python -m pip --disable-pip-version-check $(QUIET)
 # What a lock pins, each file checked against its hash, and nothing else (docs/dependencies.md)
 LOCKED := install --no-deps --no-build-isolation --require-hashes --requirement
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -228,7 +230,7 @@ HOROVOD := images/horovod/build-wheel.sh --lock images/horovod/lock/source.txt -
 	@rm -rf .venvs/$* && $(PYTHON) -m venv .venvs/$*
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$(.venvs/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
-	@$(with) .venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet \
+	@$(with) .venvs/$*/bin/python -m pip --disable-pip-version-check $(QUIET) \
 	  $(if $(with),install --no-index --no-deps --requirement,$(LOCKED)) $<
 	@touch $@
 
