@@ -56,7 +56,7 @@ def test_where_success_is_asked_for_a_failure_tells_what_was_printed(either: Lab
 def test_with_its_time_it_goes_and_what_it_started(either: Lab) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         either.run("head", [*MIRROR, "sleep"], cwd=ROOT, timeout_s=3)
-    await_true(lambda: not either.processes("head", "^sleep 300"), 2)
+    await_true(lambda: not either.processes("head", "^sleep 300"))
 
 
 def test_who_would_notice_is_executed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
