@@ -1,6 +1,6 @@
 """Train a mixture of experts: each rank holds some of them, and is sent the characters for those.
 
-    clusterkit layout --ep 4 --nodes 2 --gpus-per-node 2  # who sits where
+    clusterkit layout --ep 4 --nodes 2 --gpus-per-node 2  # which rank runs where
     clusterkit submit --framework torchrun --nodes 2 examples/train_moe.py --experts 8 --steps 200
 
 A router sends each character to one of `--experts` (the best for it, as in Switch Transformers,

@@ -1,6 +1,6 @@
 r"""Train a model cut into stages, with tensor parallelism and FSDP2 inside of each: pp x dp x tp.
 
-    clusterkit layout --pp 2 --tp 2 --nodes 4 --gpus-per-node 2  # who sits where
+    clusterkit layout --pp 2 --tp 2 --nodes 4 --gpus-per-node 2  # which rank runs where
     clusterkit submit --framework torchrun --nodes 2 examples/train_pipeline.py --pp 2
     clusterkit submit --framework torchrun --nodes 4 --gpus-per-node 2 \
         examples/train_pipeline.py --pp 2 --tp 2

@@ -1,6 +1,6 @@
 """Train with tensor parallelism inside of FSDP2: a mesh of dp x tp ranks.
 
-    clusterkit layout --tp 2 --nodes 2 --gpus-per-node 2  # who sits where
+    clusterkit layout --tp 2 --nodes 2 --gpus-per-node 2  # which rank runs where
     clusterkit submit --framework torchrun --nodes 2 --gpus-per-node 2 train_tp_fsdp.py --tp 2
 
 The ranks of a node divide each layer (`--tp`), the nodes divide the data and what the layers weigh.

@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests of `mechanisms.tsv` that `make test` runs.
 
     Raises:
-        pytest.UsageError: one of them is not there, where all tests of its file are.
+        pytest.UsageError: one of them is missing, where all tests of its file are.
     """
     rows = list(read_table(__file__, "mechanisms.tsv"))
     named = {f"tests/{row['test']}" for row in rows if row["test"] != "-"}

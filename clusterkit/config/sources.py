@@ -80,7 +80,7 @@ def configured(cwd: Path, environ: Mapping[str, str]) -> dict[str, bytes]:
     """Return what the files of the configuration hold, by their paths, the strongest first.
 
     Raises:
-        UserError: the file that is named is not there.
+        UserError: the file that is named is missing.
         OSError: one cannot be read.
     """
     project = named_file(cwd, environ) or nearest_file(cwd)

@@ -263,7 +263,7 @@ def create_output_folder(path: Path) -> None:
 
 
 def touch(path: Path) -> None:
-    """Give `path`, which is made where it is not there, the present as its time."""
+    """Give `path`, which is made where it is missing, the present as its time."""
     with explained(path):
         os.close(permissions.open_or_make(path, os.O_WRONLY | os.O_NOFOLLOW, None))
         os.utime(path)

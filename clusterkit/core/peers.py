@@ -9,8 +9,8 @@ sends and receives JSON objects. It begins with three lines,
     listener:  clusterkit-peers/1 RANK NONCE SIGNATURE
     asker:     SIGNATURE
 
-and goes on with lines `SIGNATURE JSON` of both. A signature is HMAC-SHA256 by the token of the job
-over the protocol, the purpose of the port, the attempt, who sends, both ranks, both nonces, how
+and continues with lines `SIGNATURE JSON` of both. A signature is HMAC-SHA256 by the token of the
+job over the protocol, the purpose of the port, the attempt, who sends, both ranks, both nonces, how
 many lines the sender has signed before, and the JSON. So what is replayed, echoed, out of order, or
 of another attempt, port or job is refused. All who have the token are trusted to be who they say.
 Nothing is encrypted.

@@ -55,18 +55,18 @@ def open_new(path: Path, mode: int | None) -> int:
 
 
 def open_or_make(path: Path, flags: int, mode: int | None) -> int:
-    """Open a file, which is made where it is not there; return its descriptor."""
+    """Open a file, which is made where it is missing; return its descriptor."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             return os.open(path, flags | os.O_CLOEXEC)
         with suppress(FileExistsError):  # another one was faster
             os.close(open_new(path, mode))
-    # A link of the user's own whose target is not there yet, such as a known_hosts elsewhere.
+    # A link of the user's own whose target does not exist yet, such as a known_hosts elsewhere.
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
 
 
 def make_folders(path: Path, mode: int) -> None:
-    """Make those of `path` and the folders above it that are not there."""
+    """Make those of `path` and the folders above it that are missing."""
     if not path.is_dir():
         make_folders(path.parent, mode)
         with suppress(FileExistsError):

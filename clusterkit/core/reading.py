@@ -33,7 +33,7 @@ def open_regular(path: Path, *, own: bool = False) -> int:
         own: Take only what nobody but its user can have written (`core/ownership.py`).
 
     Raises:
-        OSError: it is not there, is something else (`ELOOP`, `ENOTDIR`, `EINVAL`), or is somebody
+        OSError: it is missing, is something else (`ELOOP`, `ENOTDIR`, `EINVAL`), or is somebody
             else's (`EPERM`).
     """
     folder = os.open(path.parent, _FOLDER)

@@ -1,7 +1,7 @@
 """Read a dataclass from a row of a table, or back from JSON: no value of another type is taken.
 
 Files of a run folder may be torn, written by another release, or by somebody who lies: what is not
-whole, or beyond the bounds that fields have (see `bounds`), is not there.
+whole, or beyond the bounds that fields have (see `bounds`), is missing.
 """
 
 from __future__ import annotations

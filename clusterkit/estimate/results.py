@@ -134,7 +134,7 @@ class Transfer:
     seconds: float
     """How long they take, were nothing else to be done meanwhile."""
     hidden: bool
-    """Whether computing goes on meanwhile."""
+    """Whether computing continues meanwhile."""
     formula: str
     during: str = "backward"
     """The pass that it can hide behind: `forward` or `backward`."""
@@ -188,7 +188,7 @@ def parts_of(memory: Memory) -> Mapping[Kind, float]:
 def peak_parts_of(memory: Memory) -> Mapping[Kind, float]:
     """Return the bytes of the fullest moment by kind.
 
-    What is not there at that moment is not counted: activations in the optimizer step, gradients
+    What is missing at that moment is not counted: activations in the optimizer step, gradients
     while the loss is computed. `temporary` also has what no tensor takes: gaps of the allocator,
     CUDA and NCCL.
     """

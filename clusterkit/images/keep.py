@@ -65,7 +65,7 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> tuple[int, str]:
     """Write an image into a file, whole or not at all; return its bytes and their SHA-256.
 
     Raises:
-        UserError: it is not there, a tool is missing, or a file is in the way.
+        UserError: it is missing, a tool is missing, or a file is in the way.
         RemoteError: the tool failed, as on a full disk.
     """
     if form is not Form.TAR and shutil.which(form) is None:

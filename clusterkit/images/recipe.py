@@ -155,7 +155,7 @@ def make_targets(
         )
     for name, path in options.secrets.items():
         if not path.is_file():
-            raise UserError(f"the file for the build secret {name!r} is not there: {path}")
+            raise UserError(f"the file for the build secret {name!r} is missing: {path}")
     chosen = {(known.name, variant) for image, variant in requested for known in lineage(image)}
     named = {(image.name, variant) for image, variant in requested}
     made: dict[tuple[str, Variant], Target] = {}

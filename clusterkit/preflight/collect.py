@@ -31,7 +31,7 @@ def collect(
     """Run the probes that `checks` need on every node of `job`, in one round trip per node.
 
     Raises:
-        RemoteError: the transport itself is not there.
+        RemoteError: the transport itself is missing.
     """
     began = time.monotonic()
     with marked(job) as marked_job:

@@ -78,7 +78,7 @@ def _disbelieved(node: NodeFacts, probes: Sequence[Probe[Any]]) -> NodeFacts | N
     odd = [name for name, facts in found if isinstance(facts, Missing) and facts.unparsed]
     if 2 * len(absent + odd) <= len(probes):
         return None
-    detail = f"of {len(probes)} answers {len(odd)} make no sense, and {len(absent)} are not there"
+    detail = f"of {len(probes)} answers {len(odd)} make no sense, and {len(absent)} are missing"
     reach = dataclasses.replace(node.reach, problem=ReachProblem.NONSENSE, detail=detail)
     return dataclasses.replace(node, reach=reach)
 

@@ -37,7 +37,7 @@ def examine(plan: LaunchPlan, *, full: bool, on_reply: Callable[[Reply], None]) 
     asks the nodes, and measures the network between them.
 
     Raises:
-        UserError, RemoteError: as `targets.aim`, and the transport is not there.
+        UserError, RemoteError: as `targets.aim`, and the transport is missing.
     """
     kind, request = plan.cluster.kind, plan.cluster.gpu_request
     cpus_alone = kind.scheduled and request is GpuRequest.NONE

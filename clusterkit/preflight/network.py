@@ -54,7 +54,7 @@ def with_network(
     links, a few for all-reduces that hang.
 
     Raises:
-        RemoteError: the transport itself is not there.
+        RemoteError: the transport itself is missing.
     """
     names = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
     began = time.monotonic()

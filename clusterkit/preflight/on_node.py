@@ -58,7 +58,7 @@ def examine_network(
 
     Raises:
         UserError: the document is damaged.
-        RemoteError: the transport itself is not there.
+        RemoteError: the transport itself is missing.
     """
     from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
 

@@ -188,7 +188,7 @@ def gather(
     """Ask all nodes what `checks` need: one round trip, Slurm once, then traffic if any is chosen.
 
     Raises:
-        RemoteError: the transport itself is not there.
+        RemoteError: the transport itself is missing.
     """
     bundle = collect(target.transport, checks, target.job, on_reply=on_reply)
     if target.slurm:

@@ -79,7 +79,7 @@ class Transport(Protocol):
         that does not answer is a reply with `reach.problem`; it delays nobody beyond its time-out.
 
         Raises:
-            RemoteError: the transport itself is not there (no srun, no allocation).
+            RemoteError: the transport itself is missing (no srun, no allocation).
         """
 
 

@@ -285,7 +285,7 @@ class _Task:
         self._began_at: float | None = None
 
     def feed(self, at: float, piece: bytes) -> None:
-        """Read a piece of a line: one without the token goes on where the last one ended."""
+        """Read a piece of a line: one without the token continues where the last one ended."""
         if self._token in piece:
             self._began_at = self._began_at or at
             self.end()

@@ -61,7 +61,7 @@ JOB: Mapping[str, str] = {
     "gpus": "GPUs of all nodes together, or CPU processes; null where nothing is noted of it",
     "submitted_at": "seconds since the epoch",
     "started_at": "when the latest attempt began; null before, and where nobody says",
-    "ended_at": "when the last node ended; null while the job goes on",
+    "ended_at": "when the last node ended; null while the job continues",
     "expected_at": "when Slurm expects to start it; null where it does not say",
     "nccl_network": "what NCCL said it goes over: `name`, `gpudirect`, `warning`; null without",
     "notified": "in lines, [who was told](../how-to/notify.md) that it has ended; null for nobody",

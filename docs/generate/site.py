@@ -72,7 +72,7 @@ def write_site(root: Path, folder: Path) -> None:
     """Write the sources of the site into `folder`, in place of what is there.
 
     Raises:
-        ValueError: `searched.tsv` names a page that is not there.
+        ValueError: `searched.tsv` names a page that is missing.
     """
     shutil.rmtree(folder, ignore_errors=True)
     pages = tuple(made(root))
@@ -89,7 +89,7 @@ def write_site(root: Path, folder: Path) -> None:
             if target not in homes:
                 _copy(root / target, folder / FILES / target)
     if words:
-        raise ValueError(f"searched.tsv names pages that are not there: {', '.join(words)}")
+        raise ValueError(f"searched.tsv names pages that are missing: {', '.join(words)}")
 
 
 def indexed(text: str, words: str) -> str:
@@ -110,6 +110,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    if source.is_file():  # of what is not there, Sphinx will say so
+    if source.is_file():  # of what is missing, Sphinx will say so
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -191,7 +191,7 @@ class Engine:
         return done.stdout
 
     def base_image(self, suite: str = "bookworm") -> str:
-        """Return the name of a minimal Debian, which is made here where it is not there yet."""
+        """Return the name of a minimal Debian, which is made here where it does not exist yet."""
         name = f"debian-base:{suite}"
         if self.call("image", "inspect", name).returncode:
             self.run("import", str(parts.base_tar(suite)), name)

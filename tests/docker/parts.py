@@ -37,7 +37,7 @@ def require() -> None:
 
 
 def plugins() -> Path:
-    """Return the folder with the client's plugins, fetched where they are not there yet."""
+    """Return the folder with the client's plugins, fetched where they are missing."""
     folder = CACHE / "plugins"
     if all((folder / name).exists() for name in _PLUGINS):
         return folder
@@ -77,7 +77,7 @@ def _download(folder: Path) -> None:
 
 
 def base_tar(suite: str) -> Path:
-    """Return an archive of a minimal Debian, made where it is not there yet."""
+    """Return an archive of a minimal Debian, made where it does not exist yet."""
     path = CACHE / f"base-{suite}.tar"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)

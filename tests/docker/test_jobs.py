@@ -218,7 +218,7 @@ def test_ranks_hear_of_the_time_limit_and_nothing_outlives_it(rack: Docks) -> No
 def test_what_keeps_a_container_from_starting_is_said(rack: Docks) -> None:
     for options, words in (
         ({"image": "no/such:image"}, ("no image no/such:image", "images distribute")),
-        ({"mounts": ["/not/there:/data"]}, ("/not/there is not there", "--mount")),
+        ({"mounts": ["/not/there:/data"]}, ("/not/there is missing", "--mount")),
         ({"env": {"DOCKER_HOST": "unix:///not/there"}}, ("no Docker daemon answers", "systemctl")),
     ):
         run, state, code = rack.end("true", **options)

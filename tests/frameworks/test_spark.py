@@ -58,7 +58,7 @@ def daemon(desk: Desk, node: str, kind: str = WORKER) -> int:
 
 
 def submitted(desk: Desk, body: str, *words: str) -> dict[str, Any]:
-    """Submit a script that goes on, and return what is said of it once the script has begun."""
+    """Submit a script that continues, and return what is said of it once the script has begun."""
     script = desk.write("program.py", body)
     done = desk.clusterkit("submit", "--json", *SPARK, *words, script)
     assert done.returncode == 0, done.stderr

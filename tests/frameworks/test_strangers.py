@@ -61,7 +61,7 @@ print("in:", ray.get(ray.remote(lambda: 1).remote()), flush=True)
 
 
 class Job:
-    """A job of two nodes on this machine, which goes on until a file `go` is there."""
+    """A job of two nodes on this machine, which continues until a file `go` is there."""
 
     def __init__(self, folder: Path, framework: str, program: str) -> None:
         self.folder, self.python = folder, python_of(framework)

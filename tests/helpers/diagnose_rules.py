@@ -78,7 +78,7 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
         "role": "cause",
         "needs": ["No module named"],
         "patterns": [r"No module named '(?P<module>\w+)'"],
-        "says": "{module} is not there.",
+        "says": "{module} is missing.",
     },
     "missing-on-some": {
         "title": "{module} is not on all nodes",

@@ -35,7 +35,7 @@ def steps(page: Path) -> tuple[Step, ...]:
     for block in blocks(page, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.rstrip("\n").split("\n")
-            # As in a shell, a line that ends in a backslash goes on.
+            # As in a shell, a line that ends in a backslash continues.
             end = next(k for k, line in enumerate(lines, 1) if not line.endswith("\\"))
             command = "\n".join(lines[:end])
             found.append(Step(command=command, shown=tuple(lines[end:])))

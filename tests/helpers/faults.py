@@ -508,7 +508,7 @@ def main(names: Sequence[str]) -> None:
     finally:
         lab.down()
         columns = "what happens to a running job | cluster | `clusterkit wait` says"
-        head = f"| {columns} | goes on after | ends after |"
+        head = f"| {columns} | continues after | ends after |"
         ordered = [rows.get((f"| {FAULTS[name].words}", kind), "") for kind, name in STRIKES]
         table = "\n".join([head, "|---|---|---|---|---|", *filter(None, ordered)])
         files.write_text(PAGE, f"{before}{_START}\n{table}\n{_END}{after}")

@@ -69,7 +69,7 @@ for step in range(before + 1, options.steps + 1):
             saved.with_suffix(".new").write_text(str(step))
             saved.with_suffix(".new").rename(saved)
 """
-"""Says what examples/train_ddp.py says of starts, steps and notices, and goes on where it was."""
+"""Says what examples/train_ddp.py says of starts, steps and notices, and continues where it was."""
 
 IN_TORCH = """
 import os, sys, time

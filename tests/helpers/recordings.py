@@ -12,7 +12,7 @@ _DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
 
 
 def recording(name: str) -> str:
-    """Return the text of one recording; skip the test where the recordings are not there."""
+    """Return the text of one recording; skip the test where the recordings are missing."""
     path = _folder() / name
     if not path.is_file():
         _skip()

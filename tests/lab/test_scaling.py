@@ -40,7 +40,7 @@ else:
 began = time.monotonic()
 for step in range(1, 100_000):
     sum(i * i for i in range(40_000))
-    for peer in peers:  # nobody goes on before all have done the step
+    for peer in peers:  # nobody continues before all have done the step
         peer.sendall(b"x")
     for peer in peers:
         assert peer.recv(1)

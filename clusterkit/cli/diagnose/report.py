@@ -138,7 +138,7 @@ def last_words(job: Job) -> list[str]:
 
 
 def rows(line: str, most: int) -> Iterator[str]:
-    """Yield a line of a log as it fits the terminal, with a mark where it goes on after `most`."""
+    """Yield a line of a log as it fits the terminal, marked where it continues after `most`."""
     width = shutil.get_terminal_size().columns - len(_MARGIN)
     yield from (_MARGIN + row for row in _rows(line, width, most))
 

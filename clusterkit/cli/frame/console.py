@@ -87,7 +87,7 @@ def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[s
     """Show on stderr how far long work is: each call of what is yielded has it in a few words.
 
     On a terminal that is one line that moves, gone at the end. Elsewhere it is a line now and then
-    (none unless `plain`), as whoever reads a log wants to know that it goes on. `quiet`, as with
+    (none unless `plain`), as whoever reads a log wants to know that it continues. `quiet`, as with
     `--json`, is nothing at all.
     """
     if quiet:

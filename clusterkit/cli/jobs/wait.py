@@ -159,7 +159,7 @@ def wait_for_runs(
 
 
 def show_array(array: str, runs: Sequence[RunFolder], *, as_json: bool) -> int | None:
-    """Print the state of every job of an array; return the exit code, None while one goes on."""
+    """Print the state of every job of an array; return the exit code, None while one continues."""
     jobs = load_jobs(runs)
     if as_json:
         console.json_document(array_document(array, jobs))

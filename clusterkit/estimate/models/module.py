@@ -43,7 +43,7 @@ def model_of_module(
     depends on values, as the routing of many experts does) is counted, and `assumed` says why.
 
     Raises:
-        UserError: torch is not there, nothing is found under that path, it cannot be built, or all
+        UserError: torch is missing, nothing is found under that path, it cannot be built, or all
             of that takes longer than `timeout_s`.
     """
     place, _, name = spec.rpartition(":")

@@ -45,7 +45,7 @@ E = TypeVar("E", bound="StrEnum")
 
 
 class _Reader:
-    """Reads flag by flag, and goes on after a wrong one to find the next."""
+    """Reads flag by flag, and continues after a wrong one to find the next."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

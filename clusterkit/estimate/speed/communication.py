@@ -62,7 +62,7 @@ def transfers_of(setup: Setup, *, calibration: Calibration | None = None) -> tup
 
 
 def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
-    """Yield what tensor parallelism sends: nothing else goes on meanwhile, as a rule.
+    """Yield what tensor parallelism sends: nothing else is sent meanwhile, as a rule.
 
     Transformer Engine, which is what fp8 in Megatron means, cuts products into pieces and sends
     one while it computes the next (`--tp-comm-overlap`); it needs sequence parallelism.

@@ -210,7 +210,7 @@ _MISSING = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 
 def explain_missing(run: RunFolder, me: Identity, output: Sequence[str]) -> tuple[str, ...]:
-    """Return what to do where the last words are that the framework's package is not there.
+    """Return what to do where the last words are that the framework's package is missing.
 
     The lines are added to the log of the node as well. Whatever else a script imports, its own last
     words have named.

@@ -105,7 +105,7 @@ class HangWatch:
         return processes.descendants(self._pid) | marked | {self._pid}
 
     def _take_back(self) -> None:
-        """Let everybody know that the job goes on, where this node had told otherwise."""
+        """Let everybody know that the job continues, where this node had told otherwise."""
         noticed, self._noticed, self._act_at = self._noticed, None, None
         if noticed is not None:
             hangs.note_over(self.run, self.me.attempt, noticed)

@@ -171,7 +171,7 @@ class PeerState:
         self.look()
 
     def note_failure(self, failure: NodeResult) -> None:
-        """Take this for the first failure, unless there is one, or the job goes on."""
+        """Take this for the first failure, unless there is one, or the job continues."""
         with self._lock:
             if self.least is None:
                 self.failure = self.failure or failure

@@ -179,7 +179,7 @@ class Step:
         return again and self._is_running()
 
     def _is_running(self) -> bool:
-        """Tell whether Slurm goes on with the job: `scancel` may have ended the step."""
+        """Tell whether Slurm continues with the job: `scancel` may have ended the step."""
         question = ["squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%T"]
         for pause_s in (*_PAUSES_S, 0.0):
             answer = run_command(question)

@@ -138,7 +138,7 @@ class RunFolder:
         """Why this run is somebody else's, and only its files may be read; None where it is ours.
 
         It is ours where nobody but its user (or root) can have written what clients act on, and
-        nobody can put another folder in its place. A folder that is not there is nobody's.
+        nobody can put another folder in its place. A folder that is missing is nobody's.
         """
         try:
             return ownership.find_foreign_in(self.path, _ACTED_ON & reading.names_in(self.path))

@@ -34,7 +34,7 @@ _unreached: dict[tuple[str, str], tuple[float, RemoteError]] = {}
 """When a node of a cluster was tried last and not reached, and why."""
 _NO_MODULE = "No module named"
 _CANNOT_RUN = frozenset({126, 127})
-"""Exit codes of sh for a program that is not there, or cannot be started."""
+"""Exit codes of sh for a program that is missing, or cannot be started."""
 _STAYS = f"unset {PROBES_VARIABLE}; "
 """What it starts is no probe, to be ended with the connection."""
 _WHY = 2000

@@ -74,7 +74,7 @@ class Inbox:
         self.node = node
 
     def size(self, name: PurePosixPath) -> int:
-        """Return how many bytes a file of ours holds; 0 where it is not there.
+        """Return how many bytes a file of ours holds; 0 where it is missing.
 
         Raises:
             NotWritten: it is no plain file.
@@ -137,7 +137,7 @@ class Inbox:
 
     @contextmanager
     def _above(self, name: PurePosixPath) -> Iterator[tuple[int, str]]:
-        """Open the folder of a name, made where it is not there; with the last part of the name."""
+        """Open the folder of a name, made where it is missing; with the last part of the name."""
         with self._explained(name):
             opened = [os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
             try:

@@ -134,7 +134,7 @@ def read_layout(run: RunFolder) -> SshLayout:
     """Return what stands in `ssh.json`.
 
     Raises:
-        UserError: it is not there, or not whole.
+        UserError: it is missing, or not whole.
     """
     path: Path = run.path / LAYOUT
     document = files.read_json(path)

@@ -98,7 +98,7 @@ def send_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Missing:
-    """which of the paths that it needs are not there."""
+    """which of the paths that it needs are missing."""
 
     missing: tuple[str, ...]
 

@@ -34,7 +34,7 @@ class SshJobEnvironment(JobEnvironment):
     }
 
     def _handle_signals(self, paths: JobPaths, submission: utils.DelayedSubmission) -> None:
-        """Let SIGUSR2 in, which is blocked until here; a function without a checkpoint goes on."""
+        """Unblock SIGUSR2, blocked until here; a function without a checkpoint continues."""
         super()._handle_signals(paths, submission)
         handler = SignalHandler(self, paths, submission)
         has_one = hasattr(submission.function, "checkpoint")

@@ -134,7 +134,7 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
         what, hint = "the job cannot run", "fix what is named above, or --force"
     elif enough:
         what = f"unhealthy: {unhealthy}"
-        hint = "--exclude-unfit goes on without (enough are left), "
+        hint = "--exclude-unfit continues without (enough are left), "
         hint += f"--exclude {quote(unhealthy)}, or --force"
     else:
         are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")

@@ -121,7 +121,7 @@ def _packages() -> list[str]:
     for place in sys.path:
         try:
             names = [path.name for path in Path(place or ".").iterdir()]
-        except OSError:  # a zip file, or a folder that is not there
+        except OSError:  # a zip file, or a folder that is missing
             continue
         for match in filter(None, map(_DIST_INFO.fullmatch, names)):
             found.setdefault(match["name"].lower().replace("_", "-"), match["version"])

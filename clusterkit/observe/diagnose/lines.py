@@ -338,7 +338,7 @@ Train autoscaling_coordinator_client.py and elastic.py, which warn where its coo
 """
 _SHARER = "/multiprocessing/resource_sharer.py"
 _FINALIZERS = ", in _run_finalizers"
-"""multiprocessing/util.py prints what a finalizer raises at the end of a process, and goes on."""
+"""multiprocessing/util.py prints what a finalizer raises at the end of a process, and continues."""
 _FIRST_FRAME = ", in _bootstrap_inner"
 """The first frame of a thread: where more of them print at once, the heads stand elsewhere."""
 IGNORED = (
@@ -395,7 +395,7 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
 
 
 def of_thread(line: str) -> bool:
-    """Tell whether a line begins the traceback of a thread that Python goes on without."""
+    """Tell whether a line begins the traceback of a thread that Python continues without."""
     return _THREAD.search(line) is not None
 
 

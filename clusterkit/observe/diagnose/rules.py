@@ -36,8 +36,8 @@ FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NO_FAILURE = re.compile(r"\.py:\d+: \w*Warning: |Error: Traceback \(most recent call last\):$")
-"""What Python's warnings begin with: whoever warns goes on, whatever has failed. And how PyTorch of
-old passes on the exception of a data-loader worker, which stands below it."""
+"""What Python's warnings begin with: whoever warns continues, whatever has failed. And how old
+PyTorch passes on the exception of a data-loader worker, which stands below it."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 OF_MANY = re.compile(r"^(?:all|last)_")

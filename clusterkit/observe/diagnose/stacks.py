@@ -227,7 +227,7 @@ def _trouble(part: str, pid: int, node: str, *, contained: bool) -> Trouble:
         if contained:
             whose = "the Python of the node, or onto its PATH: that of the image is not used"
         return Trouble(
-            node=node, message="py-spy is not there", hint=f"pip install py-spy, into {whose}"
+            node=node, message="py-spy is missing", hint=f"pip install py-spy, into {whose}"
         )
     if _NOT_PERMITTED.search(said):
         return Trouble(

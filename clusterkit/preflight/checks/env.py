@@ -78,7 +78,7 @@ def _image(evidence: Evidence) -> Results:
 
 
 def _lacking(job: PreflightJob) -> Result:
-    # Docker pulls what it lacks; a file that is not there, nobody brings.
+    # Docker pulls what it lacks; a file that is missing, nobody brings.
     pulled = job.container_runtime == "docker"
     if pulled:
         case = "distribute" if job.image_digest else "pull"

@@ -130,7 +130,7 @@ def _imex(node: NodeFacts, job: PreflightJob) -> Found:
 def _imex_faults(found: nvidia_links.Imex, node: NodeFacts, verdict: Verdict) -> Iterator[Result]:
     wrong, named = advice("GPU029"), node.of(names.PROBE)
     if found.channel != "open":
-        how = "may not be opened" if found.channel == "denied" else "is not there"
+        how = "may not be opened" if found.channel == "denied" else "is missing"
         summary = f"the IMEX channel {how}: NCCL ends at its start"
         yield advice("GPU029", "channel").result(verdict, summary)
     if found.state and found.state.lower() not in {"ready", "active"}:

@@ -328,7 +328,7 @@ def _unopened(
     alone = asked or not job.spans_nodes
     verdict = Verdict.WARN if alone or not certain else Verdict.FAIL
     by = f"{PLUGIN_VARIABLE}={job.env[PLUGIN_VARIABLE]}: " if asked else ""
-    summary = f"{by}NCCL's plug-in cannot be opened{where}: NCCL goes on without, mostly over TCP"
+    summary = f"{by}NCCL's plug-in cannot be opened{where}: NCCL continues without, mostly over TCP"
     return wrong.result(verdict, summary, "; ".join(found.failures))
 
 
@@ -364,7 +364,7 @@ def _no_files(job: PreflightJob) -> str | None:
     return None if job.files else "no file is named by setup, mounts or variables of NCCL"
 
 
-_WRONG = {"absent": "is not there", "unreadable": "cannot be read"}
+_WRONG = {"absent": "is missing", "unreadable": "cannot be read"}
 
 
 @check("NCCL008", "nccl-files", fabric_files.FILES, skip_if=_no_files)

@@ -109,7 +109,7 @@ def unknown(summary: str) -> Result:
 
 
 def missing(facts: Missing) -> Result:
-    """Return the result for facts that are not there."""
+    """Return the result for facts that are missing."""
     return Result(verdict=facts.verdict, summary=facts.reason)
 
 

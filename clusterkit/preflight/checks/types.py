@@ -40,10 +40,10 @@ class About:
 
 
 class Lacking(Exception):  # noqa: N818 - a reason, not an error
-    """A rule needs facts that are not there."""
+    """A rule needs facts that are missing."""
 
     def __init__(self, facts: Missing) -> None:
-        """Keep why they are not there."""
+        """Keep why they are missing."""
         super().__init__(facts.reason)
         self.facts = facts
 

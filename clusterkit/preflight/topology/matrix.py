@@ -223,7 +223,7 @@ def _spaced(line: str, names: tuple[str, ...]) -> _Row:
 
 
 def _without_extra_tab(cells: tuple[str, ...], tail: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return one cell for each column of `tail`; empty for what is not there.
+    """Return one cell for each column of `tail`; empty for what is missing.
 
     nvidia-smi prints two tabs before GPU NUMA ID, so one empty cell too many stands there.
     """
@@ -291,7 +291,7 @@ def _view(
     if any(nvlinks(cell) for cell in kinds) or "NV#" in legend:
         return View.LINKS if requested is None else requested
     if legend.issuperset(PCIE_CLASSES):
-        return View.PCIE  # the legend of `topo -m` goes on with NV#
+        return View.PCIE  # the legend of `topo -m` continues with NV#
     if requested is not None:
         return requested
     typed = _COMMAND.findall(before)

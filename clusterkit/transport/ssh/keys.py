@@ -86,7 +86,7 @@ class Keys:
                 self._loaded[path] = paramiko.PKey.from_path(path)
             except FileNotFoundError:
                 if str(path) in {str(Path(name).expanduser()) for name in self._first}:
-                    self._notes[path] = "is not there"
+                    self._notes[path] = "is missing"
             except OSError as error:
                 self._notes[path] = f"cannot be read: {error.strerror}"
             except (paramiko.PasswordRequiredException, TypeError):

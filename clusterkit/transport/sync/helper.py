@@ -17,7 +17,7 @@ from clusterkit.transport.ssh.session import AGAIN, BROKEN, Nonsense, Session
 T = TypeVar("T")
 
 _CANNOT_RUN = frozenset({126, 127})
-"""Exit codes of sh for a program that is not there, or cannot be started."""
+"""Exit codes of sh for a program that is missing, or cannot be started."""
 _GREETING = 1 << 20
 """Bytes that a login may print before the program speaks."""
 _GREETING_S = 60.0

@@ -65,7 +65,7 @@ def read_ingredients(
     """Read what is to be installed.
 
     Raises:
-        UserError: a file is not there, or is no wheel; one asks for clusterkit itself; `index`
+        UserError: a file is missing, or is no wheel; one asks for clusterkit itself; `index`
             without wheels.
     """
     if index and not wheels:

@@ -104,7 +104,7 @@ def read_manifest(
 def manifest_of(sources: Mapping[str, Path | bytes]) -> Manifest:
     """Return a manifest of single files under new names, or of what they are to hold.
 
-    Those that are not there are left out.
+    Those that are missing are left out.
 
     Raises:
         UserError: one cannot be read.

@@ -111,14 +111,14 @@ def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
     if seen["full"] and seen["missing"] and not seen["text"]:
         raise RemoteError(
             f"{seen['place']} is not a virtual environment, and not empty",
-            hint="set `venv:` of the cluster to a folder that is not there yet",
+            hint="set `venv:` of the cluster to a folder that does not exist yet",
         )
     stamp = ingredients.stamp(seen["python"])
     made = files.parse_json((seen["text"] or "").encode()) or {}
     if seen["full"] and not made:  # another Python than the one that made it would break it
         raise RemoteError(
             f"{seen['place']} is a virtual environment that was not made by nodes prepare",
-            hint="set `venv:` of the cluster to a folder that is not there yet",
+            hint="set `venv:` of the cluster to a folder that does not exist yet",
         )
     python = f"{ingredients.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:

@@ -29,7 +29,7 @@ GATHER_S = 10
 """How long more nodes than the fewest are waited for, once those are there."""
 SILENCE_S = 10
 BLAME_S = 20
-"""How long after the loss of a node the job goes on, for clusterkit to end it with its name."""
+"""How long after the loss of a node the job continues, for clusterkit to end it with its name."""
 OTHERS_TELL_S = 2
 """How long after the driver has failed a lost node may show that it was that one's doing."""
 GRACE_S = 3

@@ -63,7 +63,7 @@ def tasks_of(options, world):
 
 
 def decides(role, options):
-    """Tell whether the job goes on until a process of this role has ended."""
+    """Tell whether the job continues until a process of this role has ended."""
     return role == "chief" or (role == "worker" and not (options.ps and options.chief))
 
 

@@ -260,7 +260,7 @@ def main(text):
         bench.store.set_timeout(timedelta(seconds=PATIENCE_S + 3 * options["seconds"]))
         by_torch = bench.store.get("by") == b"torch"
     if by_torch and options["by"] == "nccl-tests":
-        sys.exit("Error: nccl-tests measure the GPUs of one node, and their programs are not there")
+        sys.exit("Error: nccl-tests measure the GPUs of one node, and their programs are missing")
     if by_torch:
         measure_by_torch(bench, agreed, members, patience)
 

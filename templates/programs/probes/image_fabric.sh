@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2194
-# Nothing is pulled or unpacked. Docker would make a folder that is to be mounted and is not there.
+# Nothing is pulled or unpacked. Docker would make a folder that is to be mounted and is missing.
 # By --init, the SIGTERM of the time limit ends what is in the container, of which sh was else the first process.
 image=@IMAGE@ flag=@FLAG@
 away() { echo 'the image is not on the node'; exit 77; }

@@ -9,7 +9,7 @@ ck_refuse() {
 # Asks the command to end; a runtime may know better.
 ck_end() { kill -TERM "$ck_child" 2>/dev/null || true; }
 
-# Leaves in ck_binds what to mount. A source that is not there is refused: Docker would make it.
+# Leaves in ck_binds what to mount. A source that is missing is refused: Docker would make it.
 ck_find_binds() {
   local mount source target mode
   local -A taken=()
@@ -21,7 +21,7 @@ ck_find_binds() {
       . | .. | ./* | ../*) source=$PWD/$source ;;
     esac
     if [[ $source == */* && ! -e $source ]]; then
-      ck_refuse "$source is not there, and is to be mounted at $target" \
+      ck_refuse "$source is missing, and is to be mounted at $target" \
         "make it on every node, or correct --mount, or mounts: in clusterkit.yaml"
     fi
     taken[$target]=1

@@ -392,7 +392,7 @@ def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_p
         (("build", "torch:cupa"), "did you mean 'cuda'?"),
         (("build", "torch:cpu", "--push"), "--push without a registry"),
         (("build", "torch:cpu", "--build-arg", "X"), "--build-arg NAME=VALUE"),
-        (("build", "torch:cpu", "--ca", "nosuch.pem"), "'ca' is not there"),
+        (("build", "torch:cpu", "--ca", "nosuch.pem"), "'ca' is missing"),
         (("build", "torch:rocm"), "images lock"),
         (("build", "torch:cpu", "--registry", "https://x"), "not a registry"),
     ],

@@ -147,7 +147,7 @@ def test_a_mount_that_is_not_there_is_refused(tmp_path: Path, runtime: Container
     )
     done = run_node_script(tmp_path, container, "true")
     assert done.returncode == 125
-    assert "localhost: /not/there is not there, and is to be mounted at /data" in done.stderr
+    assert "localhost: /not/there is missing, and is to be mounted at /data" in done.stderr
     assert "--mount" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Scripts whose processes would train each by itself, or want a PyTorch that is not there."""
+"""Scripts whose processes would train each by itself, or want a PyTorch that is missing."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ BAR = "  5%|#   | 50/1000 [00:50<16:40,  1.00it/s]"
 def test_python_goes_on_without_a_thread(say: Say) -> None:
     assert cause(say(f"Epoch 6\n{THREAD}{SENT}Epoch 7\n")) is None
     assert cause(say(f"{BAR}{THREAD}{SENT}\r{BAR}\n")) is None
-    assert cause(say(f"{THREAD}\n")) is None, "what it raised is not there"
+    assert cause(say(f"{THREAD}\n")) is None, "what it raised is missing"
 
 
 def both(text: str) -> str:

@@ -199,7 +199,11 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
         ("sqlite3.OperationalError: disk I/O error", "file-locked", "SQLite"),
         (f"{NO_FOLDER}\npython: can't open file 'a.py': [Errno 2]", "file-not-found", "cd: exp"),
         ("x: line 6: /mnt/a/b: Transport endpoint is not connected", "folder-lost", "behind /mnt"),
-        ("FileNotFoundError: no /data/a.pth. Look there", "file-not-found", "/data/a.pth is not"),
+        (
+            "FileNotFoundError: no /data/a.pth. Look there",
+            "file-not-found",
+            "/data/a.pth is missing",
+        ),
         ("FileNotFoundError: no such data:\n/data/x.h5", "python-exception", "data /data/x.h5"),
         ("AssertionError\n/data/x.h5", "python-exception", "AssertionError: no message."),
         ("Your job 7 was killed: it exceeded the memory request", "slurm-memory-limit", "ended"),

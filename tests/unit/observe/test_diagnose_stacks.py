@@ -70,7 +70,7 @@ def test_ranks_that_stand_alike_are_one_and_the_odd_one_is_first() -> None:
     ("said", "message", "hint"),
     [
         ("! none\n", "no rank of the job was found", "not started"),
-        ("@ 7 0\n! missing\n", "py-spy is not there", "pip install py-spy"),
+        ("@ 7 0\n! missing\n", "py-spy is missing", "pip install py-spy"),
         ("@ 7 0\nError: Permission Denied: Try again as root\n! failed\n", "ptrace", "--pid 7"),
         ("@ 7 0\nError: Operation not permitted (os error 1)\n! failed\n", "ptrace", "SYS_PTRACE"),
         ("@ 7 0\nError: Failed to find python\n! failed\n", "process 7: Error: Failed to", ""),

@@ -55,12 +55,12 @@ NO_PROGRAM = '"exec: \\"train\\": executable file not found in $PATH'
         (
             f'{DOCKER}docker.go:349: starting \ncontainer process caused {NO_PROGRAM}": unknown.\n',
             "command-missing",
-            "the program train is not there",
+            "the program train is missing",
         ),
         (
             f'{DOCKER}docker.go:349: starting container process caused {NO_PROGRAM}": unknown.\n',
             "command-missing",
-            "the program train is not there",
+            "the program train is missing",
         ),
         (
             f"mpiexec: {SYMBOL}\nIt looks like orte_init failed for some reason",
@@ -123,7 +123,7 @@ Traceback (most recent call last):
     samples = fetch(indices)
   File "/opt/rows.py", line 31, in __getitem__
     return self.rows[row]
-IndexError: row 12 is not there
+IndexError: row 12 is missing
 """
 
 
@@ -137,7 +137,7 @@ IndexError: row 12 is not there
 def test_the_exception_of_a_data_loader_worker_is_told_with_its_place(say: Say, head: str) -> None:
     found = say(OF_OLD.format(head=head)).cause
     assert found is not None
-    assert "IndexError: row 12 is not there (at /opt/rows.py:31, as a sample" in found.says
+    assert "IndexError: row 12 is missing (at /opt/rows.py:31, as a sample" in found.says
     assert found.do.startswith("Look for the sample: ")
 
 

@@ -355,7 +355,7 @@ def test_a_command_that_is_missing_counts_where_nothing_else_is_known(say: Say) 
     found = cause(say(f"{missing.format('my-train')}\n{ended}"))
     assert (found.rule, found.title) == (
         "command-missing-in-script",
-        "the script calls my-train, which is not there",
+        "the script calls my-train, which is missing",
     )
     lost = "FileNotFoundError: [Errno 2] No such file or directory: 'out/final.pt'"
     for launcher in ("torchrun", "env/bin/python3.11"):

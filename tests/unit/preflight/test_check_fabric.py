@@ -58,7 +58,7 @@ def test_a_plugin_that_cannot_be_opened() -> None:
         "fail",
         "libfabric.so.1: cannot open shared object file",
     )
-    assert found.summary.startswith("NCCL's plug-in cannot be opened: NCCL goes on without")
+    assert found.summary.startswith("NCCL's plug-in cannot be opened: NCCL continues without")
     alone = {"nccl-plugin": LOST, "rdma-ports": PORT}
     assert judged("nccl-plugin", EFA, n1=alone)["n1"].verdict == "warn"
 
@@ -165,7 +165,7 @@ def test_files_are_there_and_the_same_on_all_nodes() -> None:
         "n1": "pass", "n2": "pass", "n3": "fail", "n4": "fail", "n5": "warn", "n6": "pass",
         "n7": "fail", "n8": "unknown", "n9": "pass",
     }  # fmt: skip
-    assert found["n3"].summary == "NCCL_TOPO_FILE=/opt/topo.xml is not there"
+    assert found["n3"].summary == "NCCL_TOPO_FILE=/opt/topo.xml is missing"
     assert found["n4"].summary == f"setup: {SCRIPT} cannot be read"
     assert found["n5"].summary == "NCCL_TOPO_FILE=/opt/topo.xml differs from that of most nodes"
     assert found["n7"].summary == "NCCL_TOPO_FILE=/opt/topo.xml is a folder"
@@ -304,7 +304,7 @@ INSIDE = PreflightJob(
     ("said", "expected"),
     [
         (OPENED, {"pass": "libnccl-net.so can be opened in the image"}),
-        (LOST, {"fail": "NCCL's plug-in cannot be opened in the image: NCCL goes on without"}),
+        (LOST, {"fail": "NCCL's plug-in cannot be opened in the image: NCCL continues without"}),
         (
             "lacks /opt/topo.xml=\n" + OPENED,
             {"fail": "NCCL_TOPO_FILE=/opt/topo.xml cannot be read in the image"},

@@ -407,7 +407,7 @@ def test_mpirun_is_missed_where_it_starts_the_ranks(
 
 
 def test_packages_are_compared() -> None:
-    """Another clusterkit is a warning; a framework that is not there fails."""
+    """Another clusterkit is a warning; a framework that is missing fails."""
     odd = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit-launch=0.0.9")
     found = verdicts(named("host-packages"), _each("job-python", PYTHON, PYTHON, odd))
     assert found == {"n1": "pass", "n2": "pass", "n3": "warn"}

@@ -73,7 +73,7 @@ JOB = PreflightJob(hosts=(), nodes=2, kind="slurm")
 @pytest.mark.parametrize(
     ("said", "summary"),
     [
-        (READY.replace("open", "absent"), "the IMEX channel is not there: NCCL ends at its start"),
+        (READY.replace("open", "absent"), "the IMEX channel is missing: NCCL ends at its start"),
         (READY.replace("open", "denied"), "the IMEX channel may not be opened"),
         (READY.replace("READY", "inactive"), "IMEX is inactive"),
         (READY.replace("10.9.0.1 10.9.0.2", ""), "IMEX has no list of nodes"),

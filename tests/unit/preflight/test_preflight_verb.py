@@ -163,7 +163,7 @@ def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: st
 def test_a_node_that_cannot_be_checked_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And nothing is held against it: the job on it goes on."""
+    """And nothing is held against it: the job on it continues."""
     hanging = tmp_path / "sh"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)

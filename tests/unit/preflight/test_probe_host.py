@@ -131,7 +131,7 @@ def test_an_answer_that_lost_its_end_is_unknown(probe: Probe[Any], text: str, cu
 
 
 def test_what_a_system_says_is_read() -> None:
-    """Blanks in names, lists, and parts that are not there."""
+    """Blanks in names, lists, and parts that are missing."""
     system = host_system.parse(SYSTEM)
     assert (system.cpus, system.nvidia_gpus) == (64, 8)
     assert system.governors == ("performance", "powersave")
@@ -354,7 +354,7 @@ def test_a_container_runtime_that_is_not_there_is_absent(
 
 
 def test_an_image_file_is_told_apart_by_its_ends(tmp_path: Path) -> None:
-    """Same size, another last byte; and a file that is not there."""
+    """Same size, another last byte; and a file that is missing."""
     tool = tmp_path / "apptainer"
     tool.write_text("#!/bin/sh\necho apptainer version 1.3.4\n")
     tool.chmod(0o755)

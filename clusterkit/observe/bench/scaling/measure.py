@@ -72,7 +72,7 @@ def measure(
     callbacks: SubmitCallbacks,
     started: Callable[[Size, RunFolder], None],
 ) -> Iterator[Row]:
-    """Yield what came of each size, smallest first; a run that goes on is ended before the next.
+    """Yield what came of each size, smallest first; a run that continues is ended before the next.
 
     Once a script is known to print no throughput, larger sizes are not tried. When the caller is
     interrupted, the job that runs is ended.

@@ -41,7 +41,7 @@ class Reading:
     """One throughput line."""
 
     at_s: float
-    """When it was read, on any clock that goes on."""
+    """When it was read, on any clock that continues."""
     throughput: Throughput
 
 

@@ -3,7 +3,7 @@
 The slowdown temperature and (before driver 570) the row remapper are in `-q` only, so two of its
 sections come along. Its text is a tree by indentation, of which sections moved and were renamed
 over the years (Clocks Throttle Reasons became Clocks Event Reasons with 535, Power Readings became
-GPU Power Readings); what is not there is not reported. Cells that say `[N/A]`, `N/A` or
+GPU Power Readings); what is missing is not reported. Cells that say `[N/A]`, `N/A` or
 `[Not Supported]` are None: not supported, never 0.
 """
 
