@@ -226,10 +226,9 @@ def test_the_workers_of_a_launcher_are_the_ranks_and_not_itself(tmp_path: Path) 
     spy.chmod(0o755)
     script = (
         "import os, subprocess, sys\n"
-        "sleep = [sys.executable, '-c', 'input()']\n"
+        "waits = 'import os; os.write(1, bytes([10])); os.read(0, 1)'\n"
         "env = [{**os.environ, 'RANK': str(rank)} for rank in (1, 2)]\n"
-        "started = [subprocess.Popen(sleep, env=one) for one in env]\n"
-        "print('ready', flush=True)\n"
+        "started = [subprocess.Popen([sys.executable, '-c', waits], env=one) for one in env]\n"
         "[one.wait() for one in started]\n"
     )
     env = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
@@ -240,7 +239,8 @@ def test_the_workers_of_a_launcher_are_the_ranks_and_not_itself(tmp_path: Path) 
     ) as agent:  # fmt: skip
         try:
             assert agent.stdout is not None
-            assert agent.stdout.readline() == b"ready\n"
+            for _ in range(2):
+                assert agent.stdout.readline() == b"\n"
             found = take_stacks(job_of(run))
         finally:
             os.killpg(agent.pid, signal.SIGKILL)
