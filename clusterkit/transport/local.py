@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from clusterkit.core.errors import RemoteError
 from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import ReachProblem, first_line
-from clusterkit.transport.process import run_fed
+from clusterkit.transport.process import Ending, run_fed
 from clusterkit.transport.script import AnswerReader, Compound
 
 _MARGIN_S = 5.0
-_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+_ENDING = Ending(signals=(signal.SIGTERM, signal.SIGKILL))
 """With the first the script ends its probes, which have process groups of their own."""
 
 
@@ -43,7 +43,7 @@ class LocalTransport:
 
         try:
             ended = run_fed(
-                ("sh",), compound.script, on_output=on_output, timeout_s=limit_s, signals=_SIGNALS
+                ("sh",), compound.script, on_output=on_output, timeout_s=limit_s, ending=_ENDING
             )
         except OSError as error:
             raise RemoteError(f"cannot run sh: {error.strerror}") from error

@@ -40,6 +40,22 @@ class Ended:
     """None where it was ended: its time was up, or it had printed enough."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a program is ended that does not end by itself."""
+
+    signals: Sequence[signal.Signals] = (signal.SIGKILL,)
+    """Sent one after the other, until it has ended."""
+    orphaned: signal.Signals | None = None
+    """What it gets when this process ends without them, such as by SIGKILL."""
+    give_back: Callable[[bytes], None] = lambda _: None
+    """Called with its standard error so far where the first signal does not end it, to give back
+    what it may no longer come to, as after SIGKILL."""
+
+
+_KILLED = Ending()
+
+
 def run_fed(
     argv: Sequence[str],
     text: str,
@@ -47,21 +63,19 @@ def run_fed(
     on_output: OnOutput,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
-    signals: Sequence[signal.Signals] = (signal.SIGKILL,),
-    orphaned: signal.Signals | None = None,
+    ending: Ending = _KILLED,
 ) -> Ended:
-    """Run `argv` with `text` on its standard input; end it by `signals`, one after the other.
+    """Run `argv` with `text` on its standard input; end it by `ending`.
 
     It is ended when its time is up, or when `on_output`, which its own thread calls, has enough.
     It has a session of its own, so that an interrupt from the keyboard does not end it before
-    its signals are sent. It gets the signal `orphaned` when this process ends without them, such as
-    by SIGKILL.
+    its signals are sent.
 
     Raises:
         OSError: it cannot be started.
     """
     process = subprocess.Popen(
-        list(argv) if orphaned is None else tied(argv, orphaned, environment),
+        list(argv) if ending.orphaned is None else tied(argv, ending.orphaned, environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -90,7 +104,7 @@ def run_fed(
         exit_code = _wait(process, time.monotonic() + timeout_s, enough)
     finally:
         if exit_code is None:
-            _end(process, signals)
+            _end(process, ending, err)
     for thread in threads[1:]:
         thread.join(timeout=_LAST_WORDS_S)
     return Ended(stderr=bytes(err), exit_code=exit_code)
@@ -153,9 +167,11 @@ def _drain(pipe: IO[bytes], take: Callable[[bytes], None]) -> None:
             take(chunk)
 
 
-def _end(process: subprocess.Popen[bytes], signals: Sequence[signal.Signals]) -> None:
+def _end(process: subprocess.Popen[bytes], ending: Ending, errors: bytearray) -> None:
     """Send signal after signal until it has ended."""
-    for signum in signals:
+    for number, signum in enumerate(ending.signals):
+        if number == 1:
+            ending.give_back(bytes(errors))
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
         with suppress(subprocess.TimeoutExpired):

@@ -18,18 +18,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.model import ClusterSpec
 from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
-from clusterkit.transport.process import Ended, run_fed
+from clusterkit.transport.process import Ended, Ending, run_fed
 from clusterkit.transport.script import AnswerReader, Compound
 from clusterkit.transport.slurm_nodes import Standing, raise_if_no_node_is_to_blame, standings
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 """With --quit-on-interrupt the first ends the step and gives an allocation back."""
+_JOB = re.compile(r"^srun: job(?:id)? ([1-9][0-9]{0,9})\b", re.MULTILINE)
+"""What srun says of an allocation of its own (`jobid 7: nodes(3):...`, `job 7 queued and ...`),
+before any task says a word; lines of tasks begin with the number of the task."""
 
 _STEP = (
     "--ntasks-per-node=1",
@@ -58,6 +62,7 @@ _KEPT = frozenset(
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
 """What srun --immediate says where a part of a node is taken."""
 _LOOK_AGAIN_S = 0.2
+_CANCEL_S = 5.0
 _ENOUGH = "not asked, as many nodes as the job wants were"
 _LABEL = re.compile(rb" *(\d{1,7}): ?(.*)", re.DOTALL)
 _LAUNCHED = re.compile(
@@ -186,8 +191,7 @@ class SrunTransport:
                 on_output=reader.feed,
                 timeout_s=limit_s,
                 environment=step_environment(os.environ),
-                signals=_SIGNALS,
-                orphaned=_SIGNALS[0],
+                ending=Ending(signals=_SIGNALS, orphaned=_SIGNALS[0], give_back=self._cancel),
             )
         except OSError as error:
             raise RemoteError(
@@ -205,6 +209,12 @@ class SrunTransport:
             else _refused(node, *_silence(messages, ended, node, limit_s), seconds)
             for node in nodes
         }
+
+    def _cancel(self, said: bytes) -> None:
+        """Cancel the allocation of an srun that does not end: killed, it would leave that."""
+        job = _JOB.search(said.decode(errors="replace"))
+        if job is not None and self._options.job_id is None:
+            run_command(["scancel", job[1]], timeout_s=_CANCEL_S)
 
 
 def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from clusterkit.transport.base import Reply, check_names
 from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
-from clusterkit.transport.process import run_fed
+from clusterkit.transport.process import Ending, run_fed
 from clusterkit.transport.script import Compound, compose
 from clusterkit.transport.srun import SrunOptions, StepReader, step_argv
 from clusterkit.transport.ssh.config import SshOptions, Target, load_config, resolve, resolve_jump
@@ -359,8 +359,9 @@ def pieces(line: str, task: int) -> list[bytes]:
 
 _CLIENT = """
 import signal, sys
-from clusterkit.transport.process import run_fed
-run_fed(sys.argv[1:], "", on_output=lambda *_: True, timeout_s=60, orphaned=signal.SIGINT)
+from clusterkit.transport.process import Ending, run_fed
+ending = Ending(orphaned=signal.SIGINT)
+run_fed(sys.argv[1:], "", on_output=lambda *_: True, timeout_s=60, ending=ending)
 """
 _HELD = 'trap "touch $1; exit" INT; touch $0; while :; do sleep 0.1; done'
 
@@ -379,12 +380,12 @@ _ENDED = """
 import signal, sys
 from pathlib import Path
 from clusterkit.cli.frame.main import ended_as_by_ctrl_c
-from clusterkit.transport.process import run_fed
+from clusterkit.transport.process import Ending, run_fed
 began, *argv = sys.argv[1:]
 def note(*_): return Path(began).touch() is None
 with ended_as_by_ctrl_c():
     signals = (signal.SIGINT, signal.SIGTERM)
-    run_fed(argv, "", on_output=note, timeout_s=60, signals=signals)
+    run_fed(argv, "", on_output=note, timeout_s=60, ending=Ending(signals=signals))
 """
 _SLOW = 'trap "touch $1" INT; trap "touch $0; exit" TERM; echo; while :; do sleep 0.1; done'
 
@@ -413,8 +414,9 @@ def _await(path: Path) -> None:
 
 
 def test_a_program_that_is_tied_and_missing_is_missing() -> None:
+    ending = Ending(orphaned=signal.SIGINT)
     with pytest.raises(FileNotFoundError):
-        run_fed(["no-such"], "", on_output=lambda *_: True, timeout_s=1, orphaned=signal.SIGINT)
+        run_fed(["no-such"], "", on_output=lambda *_: True, timeout_s=1, ending=ending)
 
 
 def test_a_program_that_is_tied_ignores_no_signal() -> None:
@@ -423,7 +425,8 @@ def test_a_program_that_is_tied_ignores_no_signal() -> None:
     for orphaned in (None, signal.SIGINT):
         heard: list[bytes] = []
         run_fed(
-            ["grep", "SigIgn", "/proc/self/status"], "", timeout_s=60, orphaned=orphaned,
+            ["grep", "SigIgn", "/proc/self/status"], "", timeout_s=60,
+            ending=Ending(orphaned=orphaned),
             on_output=lambda _, data, heard=heard: not heard.append(data),
         )  # fmt: skip
         ignored.append(b"".join(heard))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import RemoteError
+from clusterkit.transport import process
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
 from clusterkit.transport.script import Compound, compose
@@ -46,9 +47,13 @@ def failing(words: str) -> str:
     return f"cat >&2 <<'END'\n{words}\nEND\nexit 1\n"
 
 
-def ask(*nodes: str, together: bool = False, **options: Any) -> tuple[Reply, ...]:
+def compound_of(nodes: Sequence[str], *, together: bool = False) -> Compound:
     probe = Probe(name="name", command="uname -n", parse=str)
-    compound = compose([probe], PreflightJob(hosts=nodes), token="cktoken", together=together)
+    return compose([probe], PreflightJob(hosts=nodes), token="cktoken", together=together)
+
+
+def ask(*nodes: str, together: bool = False, **options: Any) -> tuple[Reply, ...]:
+    compound = compound_of(nodes, together=together)
     return SrunTransport(SrunOptions(**options)).ask(nodes, compound, on_reply=lambda _: None)
 
 
@@ -123,6 +128,26 @@ def test_of_slurms_variables_those_reach_srun_that_say_where_it_may_look(
     fake("srun", f'echo "{words} ${{SLURM_EXPORT_ENV-}}${{SLURM_NODELIST-}}" >{tmp_path}/seen\n')
     ask("n1")
     assert (tmp_path / "seen").read_text() == "conf partition reservation \n"
+
+
+@pytest.mark.parametrize("job_id", [None, "4711"])
+def test_an_srun_that_has_to_be_killed_leaves_no_allocation(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_id: str | None
+) -> None:
+    """Its own is cancelled, by the id that it said before any task; the job it is in is not."""
+    monkeypatch.setattr(process, "_GRACE_S", 0.2)
+    fake("sinfo", "echo 'n1|idle|none'\n")
+    said = "srun: jobid 4711: nodes(1):n1, cpu counts: 1(x1)\n0: srun: jobid 12\nsrun: jobid 13"
+    fake(
+        "srun",
+        f"trap '' INT TERM; echo '{said}' >&2; while :; do /bin/sleep 0.05; done\n",
+    )
+    fake("scancel", f'echo "$*" >>{tmp_path}/cancelled\n')
+    margin_s = 0.5 - compound_of(["n1"]).timeout_s
+    (reply,) = ask("n1", job_id=job_id, immediate_s=0, margin_s=margin_s)
+    assert reply.reach.problem is not None
+    cancelled = tmp_path / "cancelled"
+    assert cancelled.read_text() == "4711\n" if job_id is None else not cancelled.exists()
 
 
 def standing(fake: Fake, state: str) -> Standing:
