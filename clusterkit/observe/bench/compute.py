@@ -135,12 +135,10 @@ def read_document(document: Mapping[str, Any], names: Sequence[str | None] | Non
         Unparsed: it is another document, damaged, or of other ranks than the job has.
     """
     read = checked(_Document, document, kind=KIND)
-    of_ranks(read.ranks, names)
+    known = of_ranks(read.ranks, names)
     readings = dict(_readings(filter(None, read.ranks)))
     workers = [
-        _worker(rank, one, readings)
-        if one
-        else Worker(rank=rank, node=names[rank] if names else None)
+        _worker(rank, one, readings) if one else Worker(rank=rank, node=known[rank])
         for rank, one in enumerate(read.ranks)
     ]
     return Result(workers=tuple(workers), torch=read.torch, complete=read.complete is True)

@@ -127,9 +127,9 @@ def read_document(document: Mapping[str, Any], names: Sequence[str | None] | Non
         Unparsed: it is another document, damaged, or of other ranks than the job has.
     """
     read = checked(_Document, document, kind=KIND)
-    of_ranks(read.ranks, names)
+    known = of_ranks(read.ranks, names)
     workers = [
-        (one or Worker(node=names[rank] if names else None)).model_copy(update={"rank": rank})
+        (one or Worker(node=known[rank])).model_copy(update={"rank": rank})
         for rank, one in enumerate(read.ranks)
     ]
     return Result(workers=tuple(workers), complete=read.complete is True)

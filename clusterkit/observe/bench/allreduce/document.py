@@ -170,19 +170,24 @@ class _OnNode(Protocol):
     def node(self) -> str: ...
 
 
-def of_ranks(ranks: Sequence[_OnNode | None], names: Sequence[str | None] | None) -> None:
-    """Check that a document is of the ranks whose nodes these are, as the job knows them.
+def of_ranks(
+    ranks: Sequence[_OnNode | None], names: Sequence[str | None] | None
+) -> Sequence[str | None]:
+    """Return the node of each rank as the job knows it (None where it does not).
+
+    Where the job knows any, the document has to be of these ranks.
 
     Raises:
         Unparsed: it is of others.
     """
     if names is None:
-        return
+        return [None] * len(ranks)
     if len(names) != len(ranks):
         raise Unparsed(f"it is of {len(ranks)} ranks, and the job has {len(names)}")
     for rank, one in enumerate(ranks):
         if one and names[rank] not in {None, one.node}:
             raise Unparsed(f"rank {rank} is on {names[rank]}, and says {reprlib.repr(one.node)}")
+    return names
 
 
 def read_ours(
