@@ -10,6 +10,7 @@ from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote
+from clusterkit.executors.base import Show, untold
 from clusterkit.executors.run.runfolder import NODE_CHECKS, PREFLIGHT
 from clusterkit.jobs.submit.snapshot import Snapshot
 from clusterkit.launch.scripts.kinds import gpu_use
@@ -39,7 +40,7 @@ class SubmitCallbacks:
     note: Callable[[str], None]
     on_reply: Callable[[Reply], None]
     """Is told of each node that has answered."""
-    show: Callable[[str], None] = lambda _: None
+    show: Show = untold
     """Is told in a few words how far it is, again and again; the last of them counts."""
 
 

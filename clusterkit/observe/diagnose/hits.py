@@ -258,7 +258,7 @@ class Finds:
         elif RESTART.match(text):
             self._forget()
         elif self._appended(text):
-            self._earlier = next(reversed([*self._hits.values()]), self._earlier)
+            self._earlier = next(reversed(self._hits.values()), self._earlier)
             self._forget()
         elif (job := _ENDED.search(text)) is not None:
             self._set_apart(offset)
