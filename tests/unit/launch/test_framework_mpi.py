@@ -22,8 +22,10 @@ from clusterkit.core.data import PEERS, data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.frameworks.base import mpirun_names
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
+from tests.helpers.loading import load
 
 TEMPLATES = data_dir("templates/frameworks/mpi")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
@@ -97,6 +99,19 @@ def test_the_compose_file_of_a_job_under_srun_has_mpirun() -> None:
     plan = make_plan(job, ClusterSpec(name="c", kind=ClusterKind.SLURM), workdir="/tmp")
     assert "--launcher=srun" in plan.command.argv
     assert "--launcher=srun" not in plan.one_host_command.argv
+
+
+def test_what_is_looked_for_before_a_job_is_what_its_launcher_looks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(TEMPLATES))
+    monkeypatch.setitem(sys.modules, PEERS.removesuffix(".py"), peers)
+    launcher = load(TEMPLATES / "mpi_launch.py")
+    assert mpirun_names(command()) == launcher.ANY
+    for flavour, names in launcher.PROGRAMS.items():
+        assert set(names) <= set(mpirun_names(command(flavour=flavour)))
+    assert mpirun_names(command(mpirun="/opt/mpirun")) == ("/opt/mpirun",)
+    assert mpirun_names(command(launcher="srun")) == ()
 
 
 def test_a_program_that_is_no_python_starts_as_it_is() -> None:
