@@ -39,10 +39,10 @@ fi
 # who links its word to the name of all is first, as a link replaces nothing.
 "$@" <&0 &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
-status=0
-wait "$child" || status=$?
-while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
+signalled=yes
+trap 'signalled=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
+while [ -n "$signalled" ]; do # a signal ends `wait`, and the rank's own status is asked for again
+  signalled=
   status=0
   wait "$child" || status=$?
 done

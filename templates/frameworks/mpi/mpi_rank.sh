@@ -49,10 +49,10 @@ os.execvp(sys.argv[1], sys.argv[1:])' "$@"
 fi
 "$@" <&0 &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
-status=0
-wait "$child" 2>/dev/null || status=$?
-while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
+signalled=yes
+trap 'signalled=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
+while [ -n "$signalled" ]; do # a signal ends `wait`, and the rank's own status is asked for again
+  signalled=
   status=0
   wait "$child" 2>/dev/null || status=$?
 done
