@@ -169,7 +169,12 @@ def lacking(cloud_lab: Lab) -> Iterator[Callable[[str, str], None]]:
         yield lambda node, reason: write_changed(files[node], reason)
         for file in files.values():
             file.unlink(missing_ok=True)
-    cloud_lab.run("head", ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=resume"])
+    states = ["sinfo", "--Node", "--noheader", "--format=%N %T", f"--nodes={','.join(CLOUD)}"]
+    lines = cloud_lab.run("head", states).stdout.splitlines()
+    # those alone: one that is being powered down would stay up
+    down = {name for name, state in map(str.split, lines) if state.startswith("down")}
+    for name in down:
+        cloud_lab.run("head", ["scontrol", "update", f"nodename={name}", "state=resume"])
 
 
 @pytest.mark.parametrize("again", [(), ("--requeue", "1")], ids=["once", "requeue"])

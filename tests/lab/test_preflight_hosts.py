@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,9 +49,11 @@ time.sleep(60)
 
 
 @pytest.fixture(autouse=True)
-def _all_respond(lab: Lab) -> None:
-    """Wait until Slurm has heard of every node again: those of the test before did not answer."""
+def _all_respond(lab: Lab) -> Iterator[None]:
+    """Wait until Slurm has heard of every node again: those of a test like these did not answer."""
     wait_for_state(lab, "idle", *lab.nodes, within_s=90)
+    yield
+    wait_for_state(lab, "idle", *lab.nodes, within_s=90)  # the next test may submit to them
 
 
 @pytest.fixture
