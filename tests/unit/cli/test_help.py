@@ -39,6 +39,16 @@ def test_every_help_is_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert not lone, "a line of the source is longer than the terminal"
 
 
+@pytest.mark.parametrize("words", list(_pages()), ids=" ".join)
+def test_every_flag_is_explained_and_reads_a_variable_of_ours(words: tuple[str, ...]) -> None:
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.get_command(None, word)
+    for param in command.params:
+        assert getattr(param, "help", None), param.name
+        assert (param.envvar or "CLUSTERKIT_").startswith("CLUSTERKIT_"), param.name
+
+
 def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
