@@ -274,9 +274,14 @@ def _words_of_end(root: Root) -> tuple[str, ...]:
     return f"{seen} " if root.local else seen, f"traceback : Signal {-root.exit_code} ("
 
 
-def _told_by_reports(events: Iterable[Event]) -> Place | None:
-    """Return the rank that mpirun, srun or another launcher says has failed, if it is one alone."""
-    naming = [event for event in events if event.rule.id in _NAMING]
+def _told_by_reports(events: Sequence[Event]) -> Place | None:
+    """Return the rank that mpirun, srun or another launcher says has failed, if it is one alone.
+
+    A task of Slurm in which torchrun starts the ranks of a node is none of these ranks.
+    """
+    rules = {event.rule.id for event in events}
+    counts = _NAMING - {_SLURM_REPORT} if rules & _COUNTING_OWN else _NAMING
+    naming = [event for event in events if event.rule.id in counts]
     named = {(event.rank, event.groups.get("local", "")) for event in naming} - {(None, "")}
     if len(named) != 1:
         return None

@@ -34,6 +34,10 @@ the job to be terminated. The first process to do so was:
   Process name: [[4711,1],3]
   Exit code:    1
 """
+OF_TORCHRUN = """\
+E1129 01:00:13.000000 139 torch/distributed/elastic/multiprocessing/api.py:833] failed \
+(exitcode: 1) local_rank: 3 (pid: 4714) of binary: /env/bin/python3
+"""
 OF_SRUN = """\
 srun: error: n2: task 3: Exited with exit code 1
 srun: error: n1: tasks 0-2: Terminated
@@ -56,6 +60,7 @@ def test_the_frames_behind_a_prefix_keep_their_own_spaces(say: Say, prefix: str)
         (RAISED + "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n", "rank 3"),
         (SPAWNED + RAISED, "local rank 1"),
         (RAISED + OF_SRUN + "srun: error: n3: task 4: Exited with exit code 1\n", ""),
+        (RAISED + OF_TORCHRUN + "srun: error: n2: task 1: Exited with exit code 1\n", "n2"),
     ],
 )
 def test_an_exception_without_a_rank_is_of_the_one_that_the_launcher_names(
