@@ -43,6 +43,7 @@ _SUBJECT = 200
 _SECRET_MOST = 8192
 _ELSEWHERE = "/usr/sbin:/usr/lib:/usr/local/sbin"
 """Where sendmail is, beside PATH."""
+_NO_MAILER = "{} has no sendmail"
 _TRY_LATER = 75
 """Exit code by which a mailer asks for another try (EX_TEMPFAIL)."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -168,10 +169,22 @@ def _body(about: Mapping[str, Any]) -> str:
     return f"{headline(about)}\n{about['run_dir']}\nclusterkit {look} {about['job_id']}\n"
 
 
+def obstacle(way: Way, node: str) -> str | None:
+    """Return why this machine, called `node`, cannot tell it so; None where nothing is known."""
+    if way.kind == "mail":
+        return None if _sendmail() else _NO_MAILER.format(node)
+    address = _address(way, node) if way.kind in {"slack", "webhook"} else None
+    return address.why if isinstance(address, _Trouble) else None
+
+
+def _sendmail() -> str | None:
+    return shutil.which("sendmail", path=f"{os.environ.get('PATH', os.defpath)}:{_ELSEWHERE}")
+
+
 def _mail(way: Way, about: Mapping[str, Any]) -> _Trouble | None:
-    program = shutil.which("sendmail", path=f"{os.environ.get('PATH', os.defpath)}:{_ELSEWHERE}")
+    program = _sendmail()
     if program is None:
-        return _Trouble(f"{about['node']} has no sendmail")
+        return _Trouble(_NO_MAILER.format(about["node"]))
     # A subject beyond ASCII would have to be encoded, and a line of a mail has 998 bytes at most.
     subject = cut(headline(about), _SUBJECT).encode("ascii", "replace").decode()
     head = (
@@ -196,6 +209,13 @@ def _run(way: Way, about: Mapping[str, Any]) -> _Trouble | None:
 def _webhook(
     way: Way, about: Mapping[str, Any], *, shape: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> _Trouble | None:
+    address = _address(way, about["node"])
+    if isinstance(address, _Trouble):
+        return address
+    return _post(address, json.dumps(shape(about)).encode())
+
+
+def _address(way: Way, node: str) -> str | _Trouble:
     name = way.to[0]
     try:
         url = name if is_url(name) else _read_secret(name)
@@ -204,10 +224,10 @@ def _webhook(
     except UserError as error:
         return _Trouble(error.problems[0].message)
     if url is None:
-        return _Trouble(f"{name} is not set on {about['node']}")
+        return _Trouble(f"{name} is not set on {node}")
     if not is_url(url):
         return _Trouble(f"{name} holds no address that begins with http:// or https://")
-    return _post(url, json.dumps(shape(about)).encode())
+    return url
 
 
 def _read_secret(name: str) -> str | None:

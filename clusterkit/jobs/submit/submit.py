@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from clusterkit.core.model import SYNC_LIMIT_MIB, LaunchPlan, NodeCommand, Runtime
+from clusterkit.core.notification import parse_way
 from clusterkit.executors import executor_for
+from clusterkit.executors.node.notify import obstacle
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs.starter import leave_behind
@@ -106,6 +109,10 @@ def prepare(request: JobRequest, sweep: Sweep | None = None) -> Prepared:
             f"{plan.processes:,} processes on this machine, which has {cpus:,} CPUs:"
             " --nodes and --gpus-per-node say how many"
         )
+    if plan.cluster.kind.shares_machine:
+        for way in map(parse_way, (*plan.on_end, *plan.on_failure, *plan.on_hang_tell)):
+            if (why := obstacle(way, platform.node())) is not None:
+                request.warn(f"`{way}` would fail: {why}")
     return Prepared(request=request, plans=plans, mode=mode, after=conditions)
 
 

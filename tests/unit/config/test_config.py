@@ -284,6 +284,7 @@ def test_job_file(tmp_path: Path) -> None:
         ("mail a@b.org, c@d.org", "what stands after `mail` is no address"),
         ("run", "no command stands after `run`"),
         ("run echo 'x", "has an open quote"),
+        ("run echo {state} >> ended", "no shell, which `>>` needs: run sh -c '...'"),
     ],
 )
 def test_a_notification_that_goes_no_way_is_refused_without_its_secret(
