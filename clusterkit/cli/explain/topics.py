@@ -20,6 +20,7 @@ from clusterkit.cli.explain.topic import (
 )
 from clusterkit.cli.explain.words import topic_of
 from clusterkit.cli.frame.main import VERBS
+from clusterkit.cli.frame.usage import verb_instead
 from clusterkit.config.platforms import load_platform
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import JobState
@@ -77,7 +78,7 @@ def find_topic(word: str) -> Topic:
         near = did_you_mean(_fold(word), (*folded, *VERBS), alike=_ALIKE)
         raise UserError(
             f"nothing is known about {word!r}",
-            hint=near or "`clusterkit explain` lists the topics",
+            hint=near or verb_instead(word.strip()) or "`clusterkit explain` lists the topics",
         )
     return topic
 

@@ -19,6 +19,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 
 _NO_VERB = re.compile("No such command '(.*)'\\.?")
+_TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \(([^ )]+)")
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
 
 
@@ -36,12 +37,20 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     path = context.command_path if context is not None else _path(arguments)
     verb = _NO_VERB.fullmatch(message)
     if verb is not None and path == "clusterkit":
-        ours = _instead("verb").get(verb[1])
-        hint = f"clusterkit {ours[0]}" if ours else hint
+        hint = verb_instead(verb[1]) or hint
+    extra = _TOO_MANY.match(message)
+    if extra is not None and path == "clusterkit report":
+        hint = f"clusterkit status {extra[1]} --usage, of one job"
     if message.startswith("Missing argument 'JOB"):
         hint = f"{path} latest, or another of those that `clusterkit status` lists"
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
+
+
+def verb_instead(word: str) -> str | None:
+    """Return the command of ours that does what `word` does elsewhere; None where there is none."""
+    ours, remark = _instead("verb").get(word, ("", ""))
+    return f"clusterkit {ours}{remark and f' ({remark})'}" if ours else None
 
 
 def wants_json(arguments: Sequence[str], command: Any) -> bool:
@@ -175,7 +184,8 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
         instead = _filled(instead, value)
     else:
         return None
-    if "--set" not in known or instead.split(" ")[0] not in {*known, "leave"}:
+    flag = instead.split(" ")[0]
+    if "--set" not in known or (flag.startswith("-") and flag not in known):
         return None
     return f"{instead} ({note})" if note else instead
 

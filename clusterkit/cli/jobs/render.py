@@ -20,6 +20,7 @@ from clusterkit.cli.frame.job_options import (
 )
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
@@ -140,6 +141,12 @@ def _explain_absence(kind: str, plan: Any, rendered: Any, service: str | None) -
         console.note(
             f"no hostfile: the nodes of a {plan.cluster.kind} cluster are known in the job only\n"
             "hint: clusterkit hostfile --hostlist NODES --slots N makes one by hand"
+        )
+    if kind == "compose" and "compose.yaml" in names and plan.nodes > 1:
+        by_host = "\nhint: --container compose writes a file for each host"
+        console.note(
+            f"compose.yaml runs the job on one host, not on {plan.nodes} nodes"
+            + by_host * (plan.cluster.kind is not ClusterKind.SLURM)
         )
     if kind == "config" and "ds_config.json" not in names:
         console.note("no configuration: ask for one with --ds-preset NAME")

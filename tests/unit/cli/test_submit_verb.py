@@ -83,6 +83,14 @@ TORCHRUN = ("--framework", "torchrun")
         (("cancel",), ["missing argument", "hint: clusterkit cancel latest, or another"]),
         (("status", "--failed"), ["no such option: --failed", "hint: --state failed"]),
         (("logs", "-n", "5", "latest"), ["no such option: -n", "hint: --tail 5"]),
+        (("logs", "--rank", "1", "latest"), ["hint: --node K, the node where the rank runs: K ="]),
+        (("report", "latest"), ["argument(s) (latest)", "clusterkit status latest --usage"]),
+        (("sinfo",), ["hint: clusterkit top (what nodes do; what Slurm has free: sinfo)"]),
+        (("explain", "tensorboard"), ["hint: clusterkit forward JOB PORT"]),
+        (
+            ("submit", "--venv", "x", "train.py"),
+            ["hint: `python:` of the cluster"],
+        ),
         (("notebook",), ["no such command 'notebook'", "hint: clusterkit forward JOB PORT"]),
         (("submit", *TORCHRUN, "--env", "A", "train.py"), ["no `=`", "--env A=VALUE"]),
         (("submit", *TORCHRUN, "--set", "mem=1G", "train.py"), ["--set sbatch.mem=..."]),
@@ -459,6 +467,25 @@ def test_far_more_processes_than_processors_are_warned_of(desk: Path) -> None:
     assert many.stderr.count("warning: ") == 1
     assert "processes on this machine, which has" in many.stderr
     assert "warning: " not in run(desk, *words).stderr
+
+
+def test_a_job_here_that_could_tell_nobody_is_warned_of(desk: Path) -> None:
+    words = ("submit", "--dry-run", "--on-end", "slack NO_HOOK", "--on-failure", "run true")
+    here = run(desk, *words, "--cluster", "local", "train.py").stderr
+    assert here.count("warning") == 1
+    assert "warning: `slack NO_HOOK` would fail: NO_HOOK is not set on" in here
+    assert "NO_HOOK" not in run(desk, *words, "train.py").stderr  # the nodes may have it
+
+
+def test_one_compose_file_is_for_one_host(desk: Path) -> None:
+    words = ("render", "--only", "compose", "--stdout", "--cluster", "local", "--nodes", "2")
+    told = run(desk, *words, "train.py").stderr
+    by_host = ("--container", "compose", "--image", "x/y")
+    assert told == (
+        "compose.yaml runs the job on one host, not on 2 nodes\n"
+        "hint: --container compose writes a file for each host\n"
+    )
+    assert run(desk, *words, *by_host, "train.py").stderr == ""
 
 
 def test_a_script_for_another_framework_is_warned_of_once(desk: Path) -> None:
