@@ -22,6 +22,7 @@ from clusterkit.estimate.speed.step_time import bill_of
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.query.answer import Rented
+    from clusterkit.estimate.query.mixed import Mixed
     from clusterkit.estimate.request import Request
     from clusterkit.estimate.results import Interval, Memory, Speed
 
@@ -285,6 +286,44 @@ def ranking(rows: Sequence[Rented]) -> Sequence[str]:
     note = f"What joins machines of {', '.join(unknown)} is not known: as usual with such GPUs."
     both = (line for pair in zip(lines, more, strict=True) for line in pair)
     return (console.bold(first), *both, *(wrapped(note) if unknown else ()))
+
+
+def division(found: Mixed) -> Sequence[str]:
+    """Return what each of two kinds of GPUs takes of a step, what that gains, and what limits."""
+    request, lines = found.request, []
+    title = f"{request.model.name}: {count(request.model.params)} parameters, on "
+    title += " and ".join(f"{number} x {gpu}" for number, gpu in found.kinds)
+    lines += [console.bold(line) for line in wrapped(title, "", "  ")]
+    lines += wrapped(f"{request.global_batch:,} sequences of {request.seq:,} tokens per step")
+    if found.strategy is None:
+        return (*lines, "", *wrapped(f"No strategy fits on both kinds: {found.why}."))
+    rows = [
+        (
+            *(share.setup.gpu.name, share.setup.micro_batch, gb(share.memory.device.likely)),
+            *(gb(share.memory.limit), rounded(share.speed.step_s.likely)),
+        )
+        for share in found.shares
+    ]
+    head = ("GPU", "MICRO BATCH", "GB PER GPU", "LIMIT", "S PER STEP")
+    first, *rest = columns([head, *rows], "<>>>>")
+    sums = " + ".join(
+        f"{n} x {share.setup.micro_batch}"
+        for (n, _), share in zip(found.kinds, found.shares, strict=True)
+    )
+    rounds = found.shares[0].setup.accumulation
+    text = f"Take {found.strategy}, in the order of the table: ({sums}) x accumulation {rounds} "
+    text += f"= global batch {request.global_batch}. A step takes about "
+    text += f"{rounded(found.step_s)} s"
+    if found.even_s is not None:
+        text += f"; with equal micro batches, {rounded(found.even_s)} s"
+    text += ". " + (
+        f"The memory of {found.full} keeps it from more."
+        if found.full
+        else f"{found.slowest.setup.gpu.name} sets the pace."
+    )
+    assumed = wrapped("; ".join(found.assumed) + ".", "Assumed: ", " " * 9)
+    how = "How ranks get theirs: docs/how-to/frameworks.md, Nodes of two kinds."
+    return (*lines, "", console.bold(first), *rest, "", *wrapped(text), *wrapped(how), "", *assumed)
 
 
 def gb(amount: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,9 @@ def estimate(
         )
     from clusterkit.estimate.query.answer import answer
 
-    if _several(options, alone=launch or plot is not None):
-        _rank(EstimateOptions(**options), as_json=json)
+    special = _special(options, alone=launch or plot is not None)
+    if special is not None:
+        special(EstimateOptions(**options), as_json=json)
         return
     found = answer(EstimateOptions(**options))
     launched = _launch(found, folder, options.get("cluster")) if launch else None
@@ -82,12 +83,16 @@ def estimate(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _several(options: Mapping[str, Any], *, alone: bool) -> bool:
-    """Tell whether several rented machines are to be ranked, which some flags do not go with."""
-    several = "," in (options.get("on") or "")
+def _special(options: Mapping[str, Any], *, alone: bool) -> Callable[..., None] | None:
+    """Return what answers for several machines or kinds of GPU, which some flags do not go with."""
+    from clusterkit.estimate.query.mixed import is_mixed
+
+    several, kinds = "," in (options.get("on") or ""), is_mixed(options.get("gpu"))
     if several and alone:
         raise UserError("--launch and --plot are for one machine", hint="--on with one of them")
-    return several
+    if kinds and alone:
+        raise UserError("--launch and --plot are for one kind of GPU", hint="--gpu with one kind")
+    return _divide if kinds else _rank if several else None
 
 
 def _rank(options: EstimateOptions, *, as_json: bool) -> None:
@@ -101,6 +106,21 @@ def _rank(options: EstimateOptions, *, as_json: bool) -> None:
     else:
         console.say(*report.ranking(rows))
     if not any(row.bill for row in rows):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _divide(options: EstimateOptions, *, as_json: bool) -> None:
+    """Print which micro batch each of two kinds of GPUs takes of one global batch."""
+    from clusterkit.cli.estimate import report
+    from clusterkit.estimate.query.document import document_of_mixed
+    from clusterkit.estimate.query.mixed import mixed
+
+    found = mixed(options)
+    if as_json:
+        console.json_document(document_of_mixed(found))
+    else:
+        console.say(*report.division(found))
+    if found.strategy is None:
         raise typer.Exit(EXIT_FINDINGS)
 
 

@@ -35,7 +35,7 @@ from clusterkit.estimate.machines.instances import Instance, Owned
 from clusterkit.estimate.speed.step_time import Bill, bill_of
 
 _SEQ = 4096
-_PER_NODE = 8
+PER_NODE = 8
 _FILLED = 4
 """Micro batches for each stage of a pipeline, where nothing is said of the batch."""
 _MOST_RAM = 100_000
@@ -117,7 +117,7 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
     request = Request(
         model=model,
         gpu=gpu,
-        gpus_per_node=options.gpus_per_node or _PER_NODE,
+        gpus_per_node=options.gpus_per_node or PER_NODE,
         seq=options.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
         strategy=strategy,
         adapter=_adapter(options, strategy),
@@ -298,8 +298,8 @@ def _assumed(options: EstimateOptions, request: Request) -> Iterator[str]:
         yield f"micro batch {request.micro_batch} (--micro-batch)"
         if options.global_batch is None and request.pp is not None and request.pp > 1:
             yield f"{_FILLED * request.pp} of them per step (--accumulation)"
-    if options.gpus_per_node is None and request.gpus > _PER_NODE:
-        yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
+    if options.gpus_per_node is None and request.gpus > PER_NODE:
+        yield f"{PER_NODE} GPUs in each node (--gpus-per-node)"
     if options.precision is None:
         kind = "bf16" if request.gpu.has_bf16 else "fp16"
         yield f"{kind} as usual with each library (--precision)"
@@ -319,6 +319,15 @@ def answer(options: EstimateOptions) -> Answer:
     Raises:
         UserError: options are missing or make no sense; all of them at once.
     """
+    return answer_of(request_of(options))
+
+
+def request_of(options: EstimateOptions) -> Request:
+    """Return what is asked, with what the cluster that is named says and has measured.
+
+    Raises:
+        UserError: options are missing or make no sense; all of them at once.
+    """
     cluster = None
     if options.cluster is not None:
         from clusterkit.config.load import load_settings  # noqa: PLC0415 - 0.1 s: pydantic
@@ -326,7 +335,7 @@ def answer(options: EstimateOptions) -> Answer:
         cluster = load_settings().cluster(options.cluster)
     request = read_options(options, cluster=cluster)
     calibration = _calibration(options.cluster or LOCAL, request.gpu.name)
-    return answer_of(replace(request, calibration=calibration))
+    return replace(request, calibration=calibration)
 
 
 def _calibration(cluster: str, gpu: str) -> Calibration | None:

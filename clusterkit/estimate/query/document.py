@@ -11,6 +11,7 @@ from clusterkit.estimate.advice.changes import lowering_settings, smallest_chang
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
 from clusterkit.estimate.machines.instances import break_even
+from clusterkit.estimate.query.mixed import Mixed
 from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of
@@ -53,6 +54,32 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
     if launch is not None:
         found["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
     return found
+
+
+def document_of_mixed(found: Mixed) -> Mapping[str, Any]:
+    """Return what two kinds of GPUs take of a step; no kind where no strategy fits on both."""
+    request = found.request
+    return {
+        "model": picked(request.model, "name", "params", "active_params"),
+        **picked(request, "gpus", "gpus_per_node", "seq", "global_batch"),
+        "recommended": found.strategy,
+        "why": found.why,
+        "kinds": [
+            {
+                "gpu": share.setup.gpu.name,
+                "gpus": gpus,
+                "total_gb": _gb(share.memory.device.likely),
+                "limit_gb": _gb(share.memory.limit),
+                "step_s": _rounded(share.speed.step_s.likely),
+                **picked(share.setup, *_OF_SETUP),
+            }
+            for (gpus, _), share in zip(found.kinds, found.shares, strict=False)
+        ],
+        "step_s": _rounded(found.step_s) if found.shares else None,
+        "even_step_s": None if found.even_s is None else _rounded(found.even_s),
+        "full": found.full,
+        "assumed": found.assumed,
+    }
 
 
 def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:

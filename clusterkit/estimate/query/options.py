@@ -35,7 +35,8 @@ class EstimateOptions:
         "Sequences of a step in all.", panel=_TRAINING)] = None
     gpu: Annotated[str | None, Option("NAME",
         "h100, a100-40, ... (clusterkit explain gpus), or figures: "
-        "mine:memory=48,bf16=200,bandwidth=900.", panel=_MACHINES)] = None
+        "mine:memory=48,bf16=200,bandwidth=900; nodes of two kinds: 8xa100-80+8xh100.",
+        panel=_MACHINES)] = None
     gpus: Annotated[int | None, Option("N",
         "How many; those of one machine, with --on.", panel=_MACHINES, short="-n")] = None
     gpus_per_node: Annotated[int | None, Option("G",

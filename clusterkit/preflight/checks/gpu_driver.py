@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
@@ -133,23 +135,25 @@ def _pace(evidence: Evidence) -> str:
     Empty where all are alike, or one is not in the table of `estimate`.
     """
     found = [node.of(nvidia_gpus.PROBE) for node in evidence.nodes]
-    names = sorted({gpu.name for one in found if not isinstance(one, Missing) for gpu in one.gpus})
-    if len(names) < 2:
+    every = Counter(gpu.name for one in found if not isinstance(one, Missing) for gpu in one.gpus)
+    if len(every) < 2:
         return ""
     # A table that only few preflights need, and that each node would load for its own checks.
     from clusterkit.estimate.machines.gpus import gpu_named  # noqa: PLC0415
 
     try:
-        rates = {name: gpu_named(name).half_tflops for name in names}
+        gpus = {name: gpu_named(name) for name in sorted(every)}
     except UserError:
         return ""
-    slow, fast = min(names, key=rates.__getitem__), max(names, key=rates.__getitem__)
+    rates = {name: gpu.half_tflops for name, gpu in gpus.items()}
+    slow, fast = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
     if rates[slow] == rates[fast]:
         return ""
     share, ratio = f"{rates[slow] / rates[fast]:.0%}", f"{rates[fast] / rates[slow]:.1f} : 1"
+    kinds = shlex.quote("+".join(f"{every[name]}x{gpus[name].name}" for name in (slow, fast)))
     return (
         f"with equal batches {fast} works at up to {share} of its speed, that of {slow} "
-        f"(micro batches of {ratio} would use both: docs/how-to/frameworks.md); "
+        f"(micro batches of {ratio} would use both: clusterkit estimate --gpu {kinds}); "
     )
 
 

@@ -34,6 +34,7 @@ CASES = {
     "explained": "--model llama-3.1-8b --gpu h100 --gpus 8 --strategy fsdp+ac --explain",
     "scaled": "--model mixtral-8x7b --gpu h200 --gpus 16 --strategy zero3 --scale --tokens 1T "
     "--price 2.5",
+    "two-kinds": "--model llama-3.1-8b --gpu 8xa100-40+8xh100 --global-batch 512",
     "adapters": "--params 13B --gpu rtx4090 --gpus 1 --qlora",
 }  # fmt: skip
 

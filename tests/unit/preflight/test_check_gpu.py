@@ -353,7 +353,8 @@ class TestUniform:
         assert (odd.verdict, odd.nodes) == ("fail", ("n3",))
         # 125 of 989 TFLOP/s (NVIDIA's data sheets, 16 bits, dense)
         assert "at up to 13% of its speed, that of NVIDIA A10 (micro" in (odd.hint or "")
-        assert "batches of 7.9 : 1 would use both" in (odd.hint or "")
+        both = "clusterkit estimate --gpu 1xA10-24GB+3xH100-SXM5-80GB"
+        assert f"batches of 7.9 : 1 would use both: {both}" in (odd.hint or "")
 
     @pytest.mark.parametrize("name", ["NVIDIA Toaster 9", "custom:tflops=-1", ":"])
     def test_what_a_model_costs_that_nobody_knows_is_not_told(self, name: str) -> None:
