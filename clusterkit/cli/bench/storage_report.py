@@ -25,7 +25,7 @@ def storage_lines(result: Result, mtbf_s: float | None) -> Iterator[str]:
     places = dict.fromkeys(f"{one.path} ({one.file_system})" for one in known if one.file_system)
     size = max((one.size for one in result.workers if one.size), default=0)
     names = {one.name for one in known}
-    of_each = f"{size_in_words(size)} a node" if size else ""
+    of_each = f"{size_in_words(size)} per node" if size else ""
     parts = (fold_set(names), ", ".join(places), of_each)
     yield from wrapped(f"{console.bold(ranks)}: {'; '.join(filter(None, parts))}")
     yield ""
@@ -66,7 +66,7 @@ def _interval(result: Result, mtbf_s: float | None, size: int, count: int) -> It
     guess = "" if mtbf_s else f", guessed from {count} node" + "s" * (count != 1) + " (--mtbf)"
     every, young = in_words(found.daly_s), in_words(found.young_s)
     text = (
-        f"checkpoint every {every} (Daly; Young {young}): one of {size_in_words(size)} a node "
+        f"checkpoint every {every} (Daly; Young {young}): one of {size_in_words(size)} per node "
         f"takes {figure(found.write_s)} s, and a failure is expected every "
         f"{in_words(found.mtbf_s)}{guess}; that costs {found.lost:.2%} of all time"
     )

@@ -149,9 +149,9 @@ def test_the_answer_is_shown(run: Run) -> None:
     ranks = (*both("n1"), *both("n2", 150), rank("n3", error="cannot write to it: Read-only"))
     code, out, err = run("--from", "-", "--mtbf", "8h", stdin=json.dumps(document(*ranks)))
     assert (code, err) == (1, "")
-    assert "5 ranks: n[1-3]; /shared (nfs4); 1.1 GB a node" in out
+    assert "5 ranks: n[1-3]; /shared (nfs4); 1.1 GB per node" in out
     assert re.search(r"^n2 +150 +300 +300 +600 +500 +3.58 s$", out, re.MULTILINE)
-    assert "checkpoint every 7:32 min (Daly; Young 7:34 min): one of 1.1 GB a node" in out
+    assert "checkpoint every 7:32 min (Daly; Young 7:34 min): one of 1.1 GB per node" in out
     assert "every 8:00 h; " in out
     assert "failed: n3, rank 4: /shared: cannot write to it: Read-only" in out
     code, out, _ = run("--from", "-", "--json", stdin=json.dumps(document(*ranks)))
