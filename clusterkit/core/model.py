@@ -296,6 +296,10 @@ class Runtime:
     """A folder of this job on this node, removed when the node script ends."""
     RESULTS = Ref("CK_RESULTS")
     """The folder of what is to be kept; unset by hand."""
+    RUN = Ref("CK_RUN")
+    """The name of the run folder; unset by hand."""
+    ARRAY = Ref("CK_ARRAY")
+    """The array that the job belongs to; unset where it belongs to none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
 )
 _KEPT = frozenset({"SLURM_CONF"})
+_DEFAULTS = "CK_DEFAULTS"
+"""The names of what the node script of another job has set because nobody had."""
 
 
 Show = Callable[[str], None]
@@ -248,8 +250,10 @@ def scrubbed_environment(hidden: Collection[str] = ()) -> dict[str, str]:
     """Return this process's environment without traces of another job, and without secrets.
 
     A submission from inside an allocation otherwise hands its CPU binding, node list and step
-    settings down to the new job. SLURM_CONF stays: without it, Slurm is not found.
+    settings down to the new job, and what that job was given of its own: its folder for flight
+    records, its id in W&B. SLURM_CONF stays: without it, Slurm is not found.
     """
+    hidden = {*hidden, *os.environ.get(_DEFAULTS, "").split()}
     return {
         name: value
         for name, value in os.environ.items()

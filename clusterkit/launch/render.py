@@ -8,6 +8,7 @@ with an unknown name, does not render.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -212,6 +213,7 @@ define `ck_enter` (leaves in `ck_inside` the words before the command) and `ck_l
 """
 _INSIDE = ("inside.sh", "look.py")
 """The first process in the image, and what it uses."""
+_LONGEST_TAG = 64
 _VARIANT = {True: "cuda", False: "cpu"}
 COMPOSE_NODE = "compose-node.sh"
 """The node script inside the image: one host, and nothing of the site around it."""
@@ -286,6 +288,8 @@ def _node(
         files={**plan.command.files, **{name: _container(name) for name in inside}},
         peers=PEERS,
         records=load_framework(plan.framework).torch,
+        wandb_tags=_wandb_tags(plan),
+        mlflow_context=_mlflow_context(plan),
         gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
         container_functions="\n".join(map(_container, parts)),
         default_nodes=" ".join(plan.node_names) or "localhost",
@@ -456,6 +460,21 @@ def _environment(plan: LaunchPlan) -> list[tuple[str, Word]]:
         names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
         interface = dict.fromkeys(names, plan.cluster.network_interface)
     return list({**interface, **plan.command.env, **plan.env}.items())
+
+
+def _wandb_tags(plan: LaunchPlan) -> str:
+    """Return the tags of a run in W&B, 1 to 64 characters each (validate_run_tags, wandb 0.31)."""
+    tags = (plan.name, plan.cluster.name, plan.framework)
+    return ",".join(tag.replace(",", " ")[:_LONGEST_TAG] for tag in tags)
+
+
+def _mlflow_context(plan: LaunchPlan) -> Word:
+    """Return as JSON the name and tags of a run that MLflow begins without others.
+
+    It reads no variable for them but this (`SystemEnvironmentContext` of mlflow 3.18).
+    """
+    about = {"job": plan.name, "cluster": plan.cluster.name, "framework": plan.framework}
+    return ('{"mlflow.runName": "', Runtime.RUN, f'", {json.dumps(about)[1:]}')
 
 
 def _slots(plan: LaunchPlan) -> str:

@@ -284,7 +284,8 @@ def _run_command(
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         with in_touch(run, me), sampled(run, me):
-            pid = _start(run, me, marker)
+            array = submission.array if submission is not None else None
+            pid = _start(run, me, marker, array)
             asks = submission is not None and submission.notices and submission.requeue > 0
             heeds_cloud = asks and notices.begin(run, me)
             hang_watch = HangWatch(run, me, pid, since=since)
@@ -340,12 +341,14 @@ def _own_script(run: RunFolder) -> str:
     return str(run.script)
 
 
-def _start(run: RunFolder, me: Identity, marker: str) -> int:
+def _start(run: RunFolder, me: Identity, marker: str, array: str | None) -> int:
     environment = {
         **os.environ,
         **runfolder.read_secrets(run),
         processes.MARKER: marker,
         Runtime.RESULTS.name: str(run.results),
+        Runtime.RUN.name: run.run_id,
+        **({Runtime.ARRAY.name: array} if array else {}),
         VARIABLE: str(run.rank_failure(me.attempt)),
         ROUNDS: str(run.rounds(me.attempt)),
     }

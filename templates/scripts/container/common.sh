@@ -43,6 +43,7 @@ ck_find_names() {
       CK_* | FI_* | GLOO_* | NCCL_* | RCCL_* | SLURM_* | TORCH_* | UCX_*) ck_names+=("$name") ;;
       CUDA_DEVICE_* | CUDA_VISIBLE_DEVICES | HIP_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES) ck_names+=("$name") ;;
       OMP_NUM_THREADS) ck_names+=("$name") ;;
+      *) [[ " $CK_DEFAULTS" != *" $name "* ]] || ck_names+=("$name") ;;
     esac
   done
 }

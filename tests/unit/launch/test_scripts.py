@@ -314,6 +314,38 @@ def test_cores_are_shared_between_ranks_unless_told_otherwise(desk: Desk) -> Non
     assert desk.seen(0)["env"]["OMP_NUM_THREADS"] == "5"
 
 
+TRACKERS = (
+    "WANDB_NAME", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_TAGS", "WANDB_RUN_GROUP",
+    "MLFLOW_RUN_CONTEXT", "TENSORBOARD_LOGGING_DIR",
+)  # fmt: skip
+
+
+def test_trackers_know_the_run_unless_told_otherwise(desk: Desk) -> None:
+    run = f"{'x' * 60}-20261129-011500-d03f56"
+    given = {"CK_RUN": run, "CK_RESULTS": str(desk.folder), "WANDB_TAGS": "of,the,shell"}
+    env = {"WANDB_NAME": "mine", "WANDB_RESUME": ""}
+    text = desk.render(env=env, name="a" * 70)["job.sbatch"]
+    done = desk.sbatch(text, CK_ARRAY="array-0a1b2c", **given)
+    assert done.returncode == 0, done.stderr
+    seen = desk.seen(0)["env"]
+    assert [seen.get(name) for name in TRACKERS[:5]] == [
+        "mine", "20261129-011500-d03f56", None, "of,the,shell", "array-0a1b2c",
+    ]  # fmt: skip
+    assert json.loads(seen["MLFLOW_RUN_CONTEXT"]) == {
+        "mlflow.runName": run, "job": "a" * 70, "cluster": "fake", "framework": "torchrun",
+    }  # fmt: skip
+    assert seen["TENSORBOARD_LOGGING_DIR"] == f"{desk.folder}/tensorboard"
+    ours = set(seen["CK_DEFAULTS"].split()) & set(TRACKERS)
+    assert ours == {"WANDB_RUN_ID", "WANDB_RUN_GROUP", *TRACKERS[5:]}
+
+    del given["WANDB_TAGS"]
+    desk.sbatch(desk.render(name="a" * 70)["job.sbatch"], **given)
+    again = desk.seen(0)["env"]
+    assert again["WANDB_TAGS"] == f"{'a' * 64},fake,torchrun"
+    assert (again["WANDB_NAME"], again["WANDB_RESUME"]) == (run, "allow")
+    assert "WANDB_RUN_GROUP" not in again
+
+
 def test_the_node_script_runs_by_hand(desk: Desk) -> None:
     (desk.folder / "node.sh").write_text(desk.render(kind=ClusterKind.LOCAL)["node.sh"])
     environment = desk.environment("", 0, CK_NODES="host1 host2", CK_NODE_RANK="1")
@@ -321,6 +353,7 @@ def test_the_node_script_runs_by_hand(desk: Desk) -> None:
     subprocess.run(["bash", desk.folder / "node.sh"], env=environment, check=True, timeout=60)
     argv = desk.seen(1)["argv"]
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=host1"} <= set(argv)
+    assert not set(TRACKERS) & desk.seen(1)["env"].keys()
 
 
 def test_a_termination_reaches_the_command_at_once(desk: Desk) -> None:
