@@ -199,6 +199,12 @@ def give_name(written: Path, path: Path, *, mode: int | None = None) -> None:
         written.replace(path)
 
 
+def move(source: Path, path: Path) -> None:
+    """Give a file or folder another name on the same file system; nothing may have that name."""
+    with explained(path):
+        source.rename(path)
+
+
 def append_line(path: Path, line: str, *, mode: int | None = None) -> None:
     """Add a line to the end of `path`, on a line of its own, while nobody else of us does."""
     with explained(path):

@@ -56,6 +56,10 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
     told = json.loads(Path(document["run_dir"], "provenance.json").read_text())
     assert told["commit"] == laptop.commit()
     assert "+too late" in told["diff"]
+    code = Path(document["run_dir"], "code")
+    assert (code / ".gitignore").read_text() == "data\ntoo late\n"
+    (sent,) = (Path(document["run_dir"]).parent / ".laptop").iterdir()
+    assert [path.name for path in sent.iterdir() if path.is_dir()] == ["tree"]
     job = document["job_id"]
     logs = laptop.clusterkit("logs", job).stdout.splitlines()
     assert logs[0] == f"args {[*ODD]}"

@@ -321,7 +321,7 @@ def _send(
             show(f"{size_in_words(size)} of {size_in_words(whole)} sent to {relay.login}")
 
         sent = deliver(helper, manifest, there, on_sent=on_sent)
-    told = provenance.of_code(here)
+    told = {**provenance.of_code(here), provenance.OF_ONE_JOB: words[0] == "submit"}
     helper.ask("write", path=f"{copy}.json", text=files.json_text(told))
     helper.talk.end_input()
     if sent.files:

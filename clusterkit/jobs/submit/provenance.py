@@ -23,7 +23,11 @@ from clusterkit.core.version import __version__
 FILE = "provenance.json"
 SENT = ".laptop"
 """In the folder of runs on a login node: what laptops sent, a folder for each that they sent from.
-In that, beside the copy of each job and under its name with `.json`, what was told of its code."""
+In that, beside each copy and under its name with `.json`, what was told of its code."""
+CODE = "code"
+"""The folder of the code in a run folder, where it is no working tree that changes."""
+OF_ONE_JOB = "of_one_job"
+"""In what was told of a copy: it was sent for one job, which takes it into its run folder."""
 _OF_CODE = ("commit", "diff", "diff_cut")
 _MOST_DIFF = 1 << 20
 """Characters of what is not committed."""
@@ -56,9 +60,11 @@ def provenance_of(folder: Path) -> dict[str, Any]:
     for path in _DRIVERS:
         with suppress(OSError):
             document["driver"] = f"{path.parent.name} {path.read_text().strip()}"
+    if (told := _told_of(folder)) is not None:
+        return document | {key: told[key] for key in _OF_CODE if key in told}
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
-        return document | _sent_with(folder)
+        return document
     # After the commit, what of the working tree differs from it; binary files by name alone.
     document["commit"] = commit.strip()
     if (diff := _git(folder, *_DIFF)) is None:
@@ -73,13 +79,28 @@ def of_code(folder: Path) -> dict[str, Any]:
     return {key: document[key] for key in _OF_CODE if key in document}
 
 
-def _sent_with(folder: Path) -> dict[str, Any]:
-    """Return what a laptop told of the code that it sent, where `folder` is in such a copy."""
+def copy_for_one_job(folder: Path) -> Path | None:
+    """Return the copy that `folder` is in, where a laptop has sent that for the job at hand."""
     for path in (folder, *folder.parents):
         if path.parent.parent.name == SENT:
-            told = files.read_json(path.with_name(f"{path.name}.json"), own=True) or {}
-            return {key: told[key] for key in _OF_CODE if key in told}
-    return {}
+            told = files.read_json(beside(path), own=True) or {}
+            return path if told.get(OF_ONE_JOB) is True else None
+    return None
+
+
+def beside(copy: Path) -> Path:
+    """Return what a laptop told of the code in a copy that it sent."""
+    return copy.with_name(f"{copy.name}.json")
+
+
+def _told_of(folder: Path) -> Mapping[str, Any] | None:
+    """Return what was noted of the code in a copy or a snapshot; None where `folder` is in none."""
+    for path in (folder, *folder.parents):
+        if path.parent.parent.name == SENT:
+            return files.read_json(beside(path), own=True) or {}
+        if path.name == CODE and (path.parent / FILE).exists():
+            return files.read_json(path.parent / FILE, own=True) or {}
+    return None
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,8 @@ What is copied is what `--sync` would send (`read_manifest`): every file that gi
 also one that is not committed, with what submodules hold. Files share their blocks with those of
 the tree where the file system can do that, and are never the same file (a hard link): an editor
 that writes in place would change what a job that waits is going to run.
+
+What a laptop has sent for a job is a snapshot already, and only moved into the run folder.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from clusterkit.core.model import LaunchPlan
 from clusterkit.core.text import size_in_words, some_of
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.submit import provenance
+from clusterkit.jobs.submit.provenance import CODE
 from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
 
-CODE = "code"
-"""The folder of the snapshot in a run folder."""
 _SHOWN = 3
+_NO_LIMIT_MIB = 1 << 40
+"""A copy is not larger than its laptop allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +37,15 @@ class Snapshot:
 
     manifest: Manifest
     inside: str
+    moves: bool = False
+    """Whether the folder is a copy that was sent for this job alone."""
 
     def taken_in(self, run: RunFolder) -> Snapshot:
         """Return the snapshot as it was taken for one job: the next of an array gets the same."""
-        return dataclasses.replace(
-            self, manifest=dataclasses.replace(self.manifest, folder=run.path / CODE)
-        )
+        code = run.path / CODE
+        if self.moves:
+            return dataclasses.replace(self, manifest=_manifest_of(code), moves=False)
+        return dataclasses.replace(self, manifest=dataclasses.replace(self.manifest, folder=code))
 
 
 def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
@@ -69,8 +76,21 @@ def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
     return Snapshot(manifest=manifest, inside=os.path.relpath(here, root))
 
 
+def sent_snapshot(here: Path) -> Snapshot | None:
+    """Return the snapshot that a laptop has sent for the job at hand; None where it has not."""
+    copy = provenance.copy_for_one_job(here)
+    if copy is None:
+        return None
+    inside = os.path.relpath(here, copy)
+    return Snapshot(manifest=Manifest(folder=copy, entries=()), inside=inside, moves=True)
+
+
+def _manifest_of(copy: Path) -> Manifest:
+    return read_manifest(copy, limit_mib=_NO_LIMIT_MIB, like_git=False)
+
+
 def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
-    """Copy the files into the run folder; return the plan of a job that runs from there.
+    """Copy or move the files into the run folder; return the plan of a job that runs from there.
 
     Raises:
         UserError: one cannot be read or written; the run folder is gone then.
@@ -79,7 +99,11 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
     workdir = code / snapshot.inside
     source = snapshot.manifest.folder
     try:
-        files.create_folder(workdir)
+        if snapshot.moves:
+            files.move(source, code)
+            files.remove(provenance.beside(source))
+        else:
+            files.create_folder(workdir)
         for entry in snapshot.manifest.entries:
             if entry.link is None:
                 files.copy(source / entry.path, code / entry.path)

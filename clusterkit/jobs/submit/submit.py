@@ -28,7 +28,7 @@ from clusterkit.jobs.submit.hand_over import (
 )
 from clusterkit.jobs.submit.preflight import Passed, SubmitCallbacks, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
-from clusterkit.jobs.submit.snapshot import in_words, read_snapshot
+from clusterkit.jobs.submit.snapshot import in_words, read_snapshot, sent_snapshot
 from clusterkit.jobs.watch import cancel
 from clusterkit.launch.array.spec import Sweep
 
@@ -132,8 +132,9 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
         passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
-    if not prepared.request.get("snapshot"):
-        return passed
+    sent = sent_snapshot(Path.cwd())
+    if sent is not None or not prepared.request.get("snapshot"):
+        return dataclasses.replace(passed, snapshot=sent)
     limit_mib = prepared.request.get("sync_limit") or SYNC_LIMIT_MIB
     snapshot = read_snapshot(passed.plan, limit_mib)
     for line in in_words(snapshot):

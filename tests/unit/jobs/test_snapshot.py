@@ -22,6 +22,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 import lib
 print(lib.WORD, pathlib.Path("out/data.txt").read_text(), pathlib.Path("in.txt").read_text())
 """
+FILES = ["lib.py", "train.py"]
 SUBMIT = ("submit", "--json", "-c", "here", "--framework", "env")
 
 
@@ -88,6 +89,44 @@ def test_each_job_of_an_array_gets_the_same_files(tree: Path) -> None:
     assert typed_in(work, "wait", "latest").returncode == 0
     for run in runs:
         assert run.log(0).read_text() == "not-committed data then\n"
+
+
+def sent(tree: Path, name: str, **told: object) -> Path:
+    """Have what a laptop would have sent."""
+    copy = tree / "runs" / ".laptop" / "project-0123456789ab" / name
+    (copy / "work").mkdir(parents=True)
+    (copy / "work" / "train.py").write_text("import lib; print(lib.WORD)")
+    (copy / "work" / "lib.py").write_text("WORD = 'sent'")
+    document = {"commit": "c" * 40, "diff": "+too late\n", **told}
+    copy.with_name(f"{name}.json").write_text(json.dumps(document))
+    return copy
+
+
+def test_what_a_laptop_has_sent_becomes_the_snapshot_of_its_job(tree: Path) -> None:
+    copy = sent(tree, "20261129-012500-aaaaaa", of_one_job=True)
+    done = typed_in(copy / "work", *SUBMIT, "--wait", "--array", "seed=1,2", "train.py", "{seed}")
+    assert done.returncode == 0, done.stderr
+    assert [*copy.parent.iterdir()] == []
+    for job in json.loads(done.stdout)["jobs"]:
+        run = RunFolder(Path(job["run_dir"]))
+        code = run.path / "code" / "work"
+        assert sorted(path.name for path in code.iterdir() if path.is_file()) == FILES
+        assert run.log(0).read_text() == "sent\n"
+        told = json.loads((run.path / "provenance.json").read_text())
+        assert (told["commit"], told["diff"]) == ("c" * 40, "+too late\n")
+    # The folder that it was sent to is gone: it runs again as it was.
+    again = typed_in(tree, "rerun", json.loads(done.stdout)["array"], "--json", "--wait")
+    assert again.returncode == 0, again.stderr
+    anew = Path(json.loads(again.stdout)["jobs"][1]["run_dir"])
+    assert json.loads((anew / "provenance.json").read_text())["commit"] == "c" * 40
+
+
+def test_a_copy_of_the_version_before_stays_where_it_is(tree: Path) -> None:
+    copy = sent(tree, "20261128-012500-bbbbbb")
+    run = submitted(copy / "work", "--wait", "train.py")
+    assert json.loads(run.plan.read_text())["workdir"] == str(copy / "work")
+    told = json.loads((run.path / "provenance.json").read_text())
+    assert told["commit"] == "c" * 40
 
 
 def test_what_no_snapshot_can_be_made_of_is_refused_and_leaves_nothing(tree: Path) -> None:
