@@ -7,7 +7,6 @@ runner, and imports none of the packages it looks for.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -23,12 +22,18 @@ from clusterkit.config.settings import Settings
 from clusterkit.core.data import data_dir, read_template
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 from clusterkit.core.errors import Problem
-from clusterkit.core.model import NO_PLATFORM, ClusterKind
+from clusterkit.core.files import parse_json
+from clusterkit.core.model import NO_PLATFORM, ClusterKind, HorovodController
+from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.version import __version__
 
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TESTED_SLURM = ("22.05", "24.11", "26.05")
 """The releases that the tests of the practice cluster run on (`make test`, `make test-slurm`)."""
+
+
+_BUILT_WITH = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
+"""What starts Horovod's ranks (MPI, Gloo) and what moves tensors (all), by its own name of it."""
 
 
 class Condition(StrEnum):
@@ -135,10 +140,7 @@ def training_pythons(machine: Machine) -> Iterator[Item]:
             summary = f"{python} is not on this machine; the nodes may have it"
             yield _item("job python", summary, WARN)
             continue
-        try:
-            versions = json.loads(answer.output) if answer.ok else {}
-        except ValueError:
-            versions = {}
+        versions = parse_json(answer.output.encode()) or {}
         foreign = versions.pop(FOREIGN, None)
         if foreign is not None and python != sys.executable:  # of this one, all is said above
             yield _foreign(f"{python} has {FOREIGN} {foreign}", python)
@@ -159,6 +161,31 @@ def torch_stores(machine: Machine) -> Iterator[Item]:
             fix = f"{python} -m pip install torch (a build with libuv); or --env USE_LIBUV=0 with"
             others = "--framework env, mpi, horovod or deepspeed"
             yield _item("torch", f"{summary} meet over several nodes", WARN, f"{fix} {others}")
+
+
+def horovod_builds(machine: Machine) -> Iterator[Item]:
+    """Yield what the Horovod of each interpreter was built with, as `horovodrun --check-build`."""
+    here = (sys.executable,) if _version("horovod") else ()
+    program = read_template("programs/machine/horovod_build.py")
+    mpi = HorovodController.MPI
+    clusters = machine.settings.clusters.values()
+    on_mpi = {spec.python or sys.executable for spec in clusters if spec.horovod_controller is mpi}
+    for python in dict.fromkeys((*here, *machine.pythons())):
+        build = parse_json(machine.run((python, "-c", program)).output.encode()) or {}
+        parts, frameworks = texts_of(build, "parts"), texts_of(build, "frameworks")
+        fix = f"{python} -m pip install {_HOROVOD_WHEEL}"
+        if parts:
+            there = ", ".join(_BUILT_WITH.get(part, part) for part in parts)
+            lacks = ", ".join(name for part, name in _BUILT_WITH.items() if part not in parts)
+            summary = (
+                f"{python}: for {' and '.join(frameworks)}, built with {there}, without {lacks}"
+            )
+            lacking = python in on_mpi and "mpi" not in parts
+            fix = "horovod_controller: gloo, or a Horovod that was built with MPI"
+            yield _item("horovod", summary, WARN if lacking else OK, fix)
+        elif "frameworks" in build:
+            reason = text_of(build, "error") or "it was built for neither torch nor TensorFlow"
+            yield _item("horovod", f"{python}: cannot be loaded: {reason}", WARN, fix)
 
 
 def _foreign(where: str, python: str) -> Item:
@@ -333,7 +360,7 @@ def run_dirs(machine: Machine) -> Iterator[Item]:
 def examine(machine: Machine) -> Iterator[Item]:
     """Yield every item, in the order in which a person would ask."""
     examinations: tuple[Callable[[Machine], Iterator[Item]], ...] = (
-        *(configuration, python, packages, training_pythons, torch_stores),
+        *(configuration, python, packages, training_pythons, torch_stores, horovod_builds),
         *(gpus, slurm, ssh, containers, fabrics, ports, run_dirs),
     )
     for examination in examinations:

@@ -58,3 +58,20 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint(
     assert 10 <= resumed < STEPS
     first, last = losses(output)
     assert last < 0.6 * first
+
+
+def test_uneven_micro_batches_learn_what_even_ones_do(desk: Desk) -> None:
+    config = (desk.folder / "clusterkit.yaml").read_text()
+    by_node = "case $CK_NODE_RANK in 0) export MICRO_BATCH=2 ;; *) export MICRO_BATCH=6 ;; esac"
+    slurm = "    kind: slurm\n"
+    desk.write("clusterkit.yaml", config.replace(slurm, f"{slurm}    setup: ['{by_node}']\n"))
+    script = (str(ROOT / "examples" / "train_uneven.py"), "--batch-size", "4", "--steps", "8")
+    seen = {}
+    for cluster, sizes in (("lab", "2 2 6 6"), ("rack", "4 4 4 4")):
+        words = ("--cluster", cluster, "--framework", "torchrun", "--nodes", "2", *script)
+        job = desk.submit("--wait", "--gpus-per-node", "2", *words, "--log-every", "1")["job_id"]
+        output = desk.clusterkit("logs", job).stdout
+        assert f"micro batches: {sizes}" in output
+        seen[cluster] = re.findall(r"step \d+ loss [\d.]+", output)
+    assert len(seen["lab"]) == 8
+    assert seen["lab"] == seen["rack"]

@@ -148,6 +148,41 @@ def test_horovod_comes_as_the_wheel_that_we_build(
     assert "Build a Horovod wheel against the PyTorch of one Python" in shown
 
 
+def test_what_horovod_was_built_with(tmp_path: Path) -> None:
+    config = "clusters: {a: {kind: slurm, python: /usr/bin/python3}}\n"
+
+    def told(config: str, **build: object) -> Item:
+        answer = _ok(json.dumps({"frameworks": ["torch"], "parts": None, "error": None, **build}))
+        return _items(tmp_path, config, {"/usr/bin/python3": answer})["horovod"]
+
+    found = told(config, parts=["gloo", "nccl"])
+    assert found.condition is Condition.OK
+    built = "/usr/bin/python3: for torch, built with Gloo, NCCL, without MPI"
+    assert found.summary == built
+    mpi = config.replace("python:", "horovod_controller: mpi, python:")
+    assert told(mpi, parts=["gloo"]).condition is Condition.WARN
+    assert "controller: gloo" in (told(mpi, parts=["gloo"]).fix or "")
+    assert told(mpi, parts=["mpi"]).condition is Condition.OK
+    broken = told(config, error="libtorch_cpu.so: undefined symbol")
+    assert broken.condition is Condition.WARN
+    assert broken.summary.endswith("cannot be loaded: libtorch_cpu.so: undefined symbol")
+    assert "built for neither" in told(config, frameworks=[]).summary
+
+
+def test_how_that_is_asked() -> None:
+    """Horovod's own answer is that of `horovodrun --check-build`, which imports torch."""
+    require("horovod")
+    argv = [sys.executable, "-c", read_template("programs/machine/horovod_build.py")]
+    said = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
+    import horovod.torch as hvd  # noqa: PLC0415 - takes seconds
+
+    known = {"mpi": hvd.mpi_built(), "gloo": hvd.gloo_built(), "nccl": hvd.nccl_built()}
+    assert {part: part in said["parts"] for part in known} == {
+        part: bool(built) for part, built in known.items()
+    }
+    assert said["frameworks"] == ["torch"]
+
+
 def test_job_python(tmp_path: Path) -> None:
     text = f"clusters: {{local: {{python: {sys.executable}}}}}\n"
     versions = json.dumps({"torch": "2.13.0", "horovod": None})
