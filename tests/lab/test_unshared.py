@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,40 @@ def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
     assert (again["n1"], again["n2"]) == (0, 0)
     assert 1 <= again["n3"] <= 6
     assert ended(cluster, run) == ("succeeded", None)
+
+
+def test_on_a_terminal_one_line_tells_what_all_nodes_together_have_got(apart: Desk) -> None:
+    work = apart.folder / "large"
+    (work / "small").mkdir(parents=True)
+    (work / "job.sh").write_text("true")
+    for name, mib in (("a.bin", 8), ("b.bin", 8)):
+        (work / name).write_bytes(os.urandom(mib << 20))
+    for number in range(200):
+        (work / "small" / str(number)).write_text(str(number))
+    job = ("--cluster", "apart", "--framework", "env", "--nodes", "3", "--preflight", "off")
+    words = ("submit", *job, "--sync", "large", "large/job.sh")
+    master, slave = pty.openpty()
+    client = apart.lab.popen(
+        "head",
+        [sys.executable, "-m", "clusterkit", *words],
+        cwd=apart.folder,
+        env=apart.environment(TERM="xterm"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    printed = b""
+    with suppress(OSError):  # of a terminal that nobody has any more
+        while data := os.read(master, 1 << 16):
+            printed += data
+    os.close(master)
+    assert client.wait(timeout=60) == 0, printed.decode()
+    told = re.findall(r"([0-9]+) (MB|kB) of ([0-9]+) MB sent to nodes", printed.decode())
+    done = [int(number) for number, unit, _ in told if unit == "MB"]
+    assert done == sorted(done)
+    assert told[-1] == ("50", "MB", "50")  # 3 times 2 of 8.4 MB
+    assert printed.count(b"\x1b[?25l") == 1  # the cursor is hidden once: one line
 
 
 def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -106,13 +107,15 @@ def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[s
         return
     with ExitStack() as shown:
         status: Status | None = None
+        making = Lock()  # of several threads each would make a line of its own
 
         def move(text: str) -> None:
             nonlocal status
-            if status is None:  # what is over at once needs none, nor the time to load it
-                from rich.console import Console
+            with making:
+                if status is None:  # what is over at once needs none, nor the time to load it
+                    from rich.console import Console
 
-                status = shown.enter_context(Console(stderr=True).status(""))
+                    status = shown.enter_context(Console(stderr=True).status(""))
             from rich.text import Text
 
             status.update(Text(harmless(text), no_wrap=True, overflow="ellipsis"))

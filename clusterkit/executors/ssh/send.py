@@ -76,11 +76,13 @@ def send_files(
     source = _Source(layout, run)
     own = _own_files(run)
     amounts: dict[str, tuple[int, int]] = {}
+    turn = Lock()  # else a smaller sum could be shown after a larger one
 
     def on_sent(node: str, size: int, wanted: int) -> None:
-        amounts[node] = size, wanted
-        done, of = map(sum, zip(*amounts.copy().values(), strict=True))
-        show(f"{size_in_words(done)} of {size_in_words(of)} sent to nodes")
+        with turn:
+            amounts[node] = size, wanted
+            done, of = map(sum, zip(*amounts.values(), strict=True))
+            show(f"{size_in_words(done)} of {size_in_words(of)} sent to nodes")
 
     def work(session: Session) -> Delivered | None:
         limited = session.within(_WHOLE_S if whole else _ASK_S)

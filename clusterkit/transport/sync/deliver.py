@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clusterkit.core.errors import UserError
@@ -62,7 +62,7 @@ def deliver(
 ) -> Delivered:
     """Bring the files of a manifest to a node; what it has already is not sent again.
 
-    `on_sent` is told after each file how many bytes have been sent, and of how many.
+    `on_sent` is told after each 256 KiB, or file, how many bytes have been sent, and of how many.
 
     Raises:
         RemoteError: the node cannot take them (a full disk, no right to write).
@@ -85,11 +85,11 @@ def deliver(
     missing = [manifest.entries[index] for index in answer.wanted]
     size, sent = sum(entry.size for entry in missing), 0
     for entry in missing:
-        if entry.link is None:
-            _send(helper, manifest, entry)
-        sent += entry.size
-        if on_sent is not None:
-            on_sent(sent, size)
+        for data in _pieces(manifest, entry):
+            helper.send(data)
+            sent += len(data)
+            if on_sent is not None:
+                on_sent(sent, size)
     return Delivered(
         files=len(missing),
         size=size,
@@ -97,18 +97,21 @@ def deliver(
     )
 
 
-def _send(helper: Helper, manifest: Manifest, entry: Entry) -> None:
-    left = entry.size
+def _pieces(manifest: Manifest, entry: Entry) -> Iterator[bytes]:
+    """Yield the contents of a file; a link has none."""
+    if entry.link is not None:
+        return
     try:
         stream = manifest.open(entry)
     except OSError as error:
         raise _changed(entry, "has vanished") from error
     with stream:
+        left = entry.size
         while left:
             data = stream.read(min(left, _CHUNK))
             if not data:
                 raise _changed(entry, "has become shorter")
-            helper.send(data)
+            yield data
             left -= len(data)
 
 

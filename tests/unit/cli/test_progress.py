@@ -12,10 +12,11 @@ import pytest
 from clusterkit.cli.frame import console
 
 WORK = """\
+from concurrent.futures import ThreadPoolExecutor
 from clusterkit.cli.frame import console
 with console.progress(quiet={quiet}) as show:
-    for n in range(3):
-        show(f"[bold]{{n}} of 3\\x1b[31m")
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda n: show(f"[bold]{{n}} of 3\\x1b[31m"), range(3)))
 console.say("done")
 """
 
@@ -41,6 +42,7 @@ def on_a_terminal(quiet: bool) -> str:
 
 def test_on_a_terminal_it_is_one_line_with_texts_as_they_are() -> None:
     shown = on_a_terminal(quiet=False)
+    assert shown.count("\x1b[?25l") == 1, "the cursor is hidden once, whoever else tells"
     assert "[bold]" in shown
     assert "of 3" in shown
     assert "\x1b[31m" not in shown, "control characters of texts stay away"

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,9 @@ def bring(here: SessionHere, manifest: Manifest, **place: Any) -> Delivered:
         sent = deliver(
             Helper(here, sys.executable), manifest, target, on_sent=lambda *n: told.append(n)
         )
-        assert len(told) == sent.files
         assert told[-1:] in ([], [(sent.size, sent.size)])
+        steps = [after - before for (before, _), (after, _) in pairwise([(0, 0), *told])]
+        assert all(0 < step <= 1 << 18 for step in steps)
         return sent
     finally:
         here.leave()
