@@ -68,7 +68,12 @@ class LoginNode:
         if self._shared is not None:
             return
         folder = _folder()
-        self._shared = self._sharing(folder)
+        ours = ("-o", f"ControlPath={folder / '%C'}")
+        self._shared = ours
+        if self._has_connection():  # of a command before, and ssh need not read its configuration
+            return
+        self._shared = None
+        self._shared = () if self._shares_its_own() else ours
         # Of two at once the later would find the name taken, and stay without one.
         while not self._has_connection():
             with files.locked(folder / "opening.lock") as mine:
@@ -174,10 +179,10 @@ class LoginNode:
 
         return Session(self.name, self, lambda: None)
 
-    def _sharing(self, folder: Path) -> tuple[str, ...]:
-        """Return how commands share a connection.
+    def _shares_its_own(self) -> bool:
+        """Tell whether ssh's own configuration has commands share a connection.
 
-        Where ssh's own configuration has them share one, that is used: it may be open already.
+        Then that is used: it may be open already.
         """
         said = commands.run_command(["ssh", "-G", *self._target], timeout_s=20)
         if not said.found:
@@ -187,9 +192,7 @@ class LoginNode:
         if not said.ok:
             raise self._error(said.complaint)
         settings = dict(line.partition(" ")[::2] for line in said.output.splitlines())
-        if settings.get("controlpath", "none") != "none":
-            return ()
-        return ("-o", f"ControlPath={folder / '%C'}")
+        return settings.get("controlpath", "none") != "none"
 
     def _has_connection(self) -> bool:
         check = ["ssh", *(self._shared or ()), "-O", "check", *self._target]
