@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -145,6 +146,9 @@ _MANY = 300
 _LATER = 150
 """Good lines after an exception that are of a later process: the one that raised it has ended."""
 _LAST = 10
+_DIGITS = re.compile(r"[0-9]+")
+_IN_TURN = 20
+"""Lines alike but for their numbers that are of as many things that a program goes through."""
 WENT_ON = 5
 """Different steps that nobody takes after what ended a job: others stop at the next collective."""
 
@@ -529,10 +533,17 @@ def survived(hit: Hit, size: int) -> bool:
 
 
 def _ends_well(hit: Hit, size: int) -> bool:
-    """Tell whether the last lines of a file of `size` bytes tell of no failure."""
+    """Tell whether the last lines of a file of `size` bytes tell of no failure.
+
+    What a program says of many things in turn, before a good last word, is none of its own.
+    """
     last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)
     told = [line for line in last if re.search(r"\w", line)][-_LAST:]
-    return not any(_BAD.search(line) for line in told)
+    bad = {_DIGITS.sub("", line) for line in told if _BAD.search(line)}
+    if not bad:
+        return True
+    forms = Counter(_DIGITS.sub("", line) for line in last)
+    return not _BAD.search(told[-1]) and all(forms[form] >= _IN_TURN for form in bad)
 
 
 def good_after(hit: Hit) -> int:

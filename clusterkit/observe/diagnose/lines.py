@@ -100,7 +100,8 @@ _TWICE = re.compile(
 )
 _SEE_ABOVE = " (see above for traceback):"
 _OF_AGENT = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: ")
-_RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
+_RANK_INSIDE = re.compile(r"\[(?:PG [^][]{0,80}|[Rr]ank (\d{1,6}))\]")
+"""A rank as PyTorch names it in what it says; one of a process group counts in that group alone."""
 
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
@@ -231,7 +232,7 @@ def _named_inside(text: str, node: str | None, rank: int | None) -> tuple[str | 
         node = spark["node"]
     elif inside is not None and (inside.re is _NCCL or not _NOT_OF_MPI.match(inside["node"])):
         node = inside["node"]
-    if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
+    if rank is None and (named := _RANK_INSIDE.search(text)) is not None and named[1]:
         rank = int(named[1])
     return node, rank
 

@@ -82,3 +82,15 @@ def test_where_each_waits_in_another_work_the_lowest_is_named(tmp_path: Path) ->
     found = cause(tmp_path, *(TIMEOUT.format(rank, at) for rank, at in enumerate((56, 5, 9))))
     assert (found["rule"], found["rank"], found["ranks"]) == ("nccl-watchdog-timeout", 1, [0, 1, 2])
     assert "The lowest is 5, in which rank 1 waited; rank 0 had come to 56." in found["says"]
+
+
+def test_a_rank_of_a_process_group_is_told_by_its_number_in_the_job(tmp_path: Path) -> None:
+    log = "".join(
+        TIMEOUT.format(rank, at).replace(f"[Rank {rank}]", f"[Rank {rank % 4}]")
+        + f"  what():  [PG ID 1 PG GUID 6 Rank {rank % 4}] Process group watchdog thread "
+        f"terminated with exception: {TIMEOUT.format(rank % 4, at).partition('] ')[2]}"
+        for rank, at in ((8, 73), (12, 2), (13, 73))
+    )
+    found = cause(tmp_path, log)
+    assert (found["rank"], found["ranks"]) == (12, [8, 12, 13])
+    assert "The lowest is 2, in which rank 12 waited; ranks 8,13 had come to 73." in found["says"]

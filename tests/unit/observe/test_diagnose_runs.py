@@ -98,3 +98,13 @@ def test_what_programs_print_as_they_start_begins_a_run(
     assert told(found) == f"python-exception {line}" or line == 1
     places = [note.partition(": an earlier run in it had ended with: ") for note in found.notes]
     assert [int(place.rpartition(":")[2]) for place, _, _ in places] == earlier
+
+
+@pytest.mark.parametrize("last", ["Saved the table", "Error with mp-7, confirm existence"])
+def test_what_is_said_of_many_things_in_turn_is_no_end(say: Say, last: str) -> None:
+    refused = "main.py: error: unrecognized arguments: --lr\n"
+    turns = "".join(
+        f"{'built the graph of' if n % 9 else 'Error with'} mp-{n}, confirm existence\n"
+        for n in range(400)
+    )
+    assert (say(f"{refused}{turns}{last}\n").cause is None) == last.startswith("Saved")

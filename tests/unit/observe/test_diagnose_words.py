@@ -560,3 +560,28 @@ def test_what_rich_has_wrapped_is_told_to_its_end(say: Say) -> None:
     found = say(f"{box}ValueError: too few rows\nthe loss is 2.5\n").cause
     assert found is not None
     assert "loss" not in f"{found.title} {found.says}"
+
+
+@pytest.mark.parametrize(
+    ("log", "title"),
+    [
+        ("MemoryError: Error allocating 4096 bytes of device memory (out of memory).", "a GPU ran"),
+        ("RuntimeError: KeyboardInterrupt: ", "the process was interrupted"),
+        ("Detected KeyboardInterrupt, attempting graceful shutdown ...",
+         "the process was interrupted"),
+        ("Command '['flwr', 'run']' died with <Signals.SIGTERM: 15>.",
+         "the process was interrupted"),
+        (('  File "/env/site-packages/torch_cluster/knn.py", line 4, in knn\n    return op(x)\n'
+         '  File "/env/site-packages/torch/_ops.py", line 9, in __call__\n    return self._op(x)\n'
+         "RuntimeError: Not compiled with CUDA support"), "torch_cluster does not belong"),
+        (('  File "/env/site-packages/pandas/core/cast.py", line 9, in hold\n    t.kind\n'
+         "AttributeError: 'torch.dtype' object has no attribute 'kind'"), "a call and what it"),
+        (("Fatal error condition occurred in /src/event_loop.c:72: launch() == OK\nbt:\n"
+         "job.sh: line 8: 4711 Aborted   python tune.py"),
+         "a process aborted (SIGABRT): /src/event_loop.c:72"),
+        (("job.sh: line 3: tools/setup_environment.sh: No such file or directory\n"
+         "ModuleNotFoundError: No module named 'torch'"), "the environment of the script"),
+    ],
+)  # fmt: skip
+def test_what_a_library_or_a_launcher_says_itself_is_told(say: Say, log: str, title: str) -> None:
+    assert cause(say(log)).title.startswith(title)
