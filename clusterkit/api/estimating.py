@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterkit.api.arguments import takes
+from clusterkit.core.errors import UserError
 from clusterkit.core.files import versioned
 from clusterkit.estimate.advice.recommend import Answer
 from clusterkit.estimate.query.answer import answer
 from clusterkit.estimate.query.document import document
+from clusterkit.estimate.query.mixed import is_mixed
 from clusterkit.estimate.query.options import EstimateOptions
 
 _COLUMNS = ("strategy", "fits", "GB per GPU", "tokens/s per GPU", "MFU")
@@ -71,6 +74,12 @@ def estimate(options: EstimateOptions) -> Estimate:
     Arguments are the flags of `clusterkit estimate`; `explain` and `scale` add to the document.
 
     Raises:
-        UserError: arguments are missing or make no sense; all of them at once.
+        UserError: arguments are missing or make no sense; all of them at once. Two kinds of GPUs
+            are divided on the command line alone.
     """
+    if is_mixed(options.gpu):
+        message = f"gpu={options.gpu!r} names two kinds, which only the command line divides"
+        raise UserError(
+            message, hint=f"clusterkit estimate --gpu {shlex.quote(options.gpu)} --json"
+        )
     return Estimate(answer(options))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import gcd, isqrt
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.recommend import MUCH_FASTER, Answer, Candidate, answer_of
@@ -71,7 +71,7 @@ def _step_s(share: Candidate) -> float:
     return share.speed.step_s.likely
 
 
-def is_mixed(gpu: str | None) -> bool:
+def is_mixed(gpu: str | None) -> TypeGuard[str]:
     """Tell whether several kinds are named: `8xa100-80+8xh100`."""
     return len(_JOINED.split(gpu or "")) > 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import clusterkit
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.mixed import Mixed, is_mixed, mixed
 from clusterkit.estimate.query.options import EstimateOptions
@@ -108,6 +109,12 @@ def test_what_makes_no_sense_is_refused(gpu: str, more: dict[str, object], messa
     assert is_mixed(gpu)
     with pytest.raises(UserError, match=message):
         asked(gpu, **more)
+
+
+def test_python_is_told_who_divides() -> None:
+    with pytest.raises(UserError, match="names two kinds") as refused:
+        clusterkit.estimate(model="gpt2", gpu="8xa100-40+8xh100")
+    assert refused.value.problems[0].hint == "clusterkit estimate --gpu 8xa100-40+8xh100 --json"
 
 
 def test_what_fits_on_one_kind_alone_does_not_fit() -> None:
