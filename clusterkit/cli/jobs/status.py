@@ -266,12 +266,7 @@ def _describe(job: Job) -> None:
         console.say(f"  network    {network}")
     console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}", *_times(job))
     console.say(*starter_lines(job), f"  folder     {job.run.path}")
-    attempts = node_results.read_attempts(job.run)
-    for attempt in attempts:
-        if len(attempts) > 1:
-            console.say(f"  attempt {attempt.attempt + 1} of at most {submission.most_attempts}")
-        for line in endings(attempt.nodes):
-            console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
+    console.say(*_attempts(job))
     for line in notified(job.run) or ():
         console.say(f"  told       {line}")
     if job.status.state is JobState.UNKNOWN:
@@ -281,6 +276,27 @@ def _describe(job: Job) -> None:
         console.say(f"  next       clusterkit wait {name_of(job)} {again}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
+
+
+def _attempts(job: Job) -> list[str]:
+    """Return how the nodes of each attempt have ended, and whether another one runs since."""
+    attempts = node_results.read_attempts(job.run)
+    most = job.submission.most_attempts
+    runs = (
+        job.status.state is JobState.RUNNING
+        and bool(attempts)
+        and len(attempts[-1].nodes) >= attempts[-1].of
+        and attempts[-1].attempt + 1 < most
+    )
+    several = len(attempts) + runs > 1
+    lines = []
+    for attempt in attempts:
+        if several:
+            lines.append(f"  attempt {attempt.attempt + 1} of at most {most}")
+        lines += [f"  {'  ' * several}{line}" for line in endings(attempt.nodes)]
+    if runs:
+        lines.append(f"  attempt {attempts[-1].attempt + 2} of at most {most}: running")
+    return lines
 
 
 def _times(job: Job) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 
-from clusterkit.cli.jobs.status import _size, _times, endings
+from clusterkit.cli.jobs.status import _attempts, _size, _times, endings
 from clusterkit.cli.jobs.wait import cancel, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
@@ -637,6 +637,19 @@ def test_nodes_that_ended_alike_share_a_line_and_the_worst_comes_last() -> None:
         "n4        exit 3 after 7 s",
     ]
     assert endings([]) == []
+
+
+def test_an_attempt_that_runs_since_the_last_one_ended_is_shown(tmp_path: Path) -> None:
+    run = make_run(tmp_path, requeue=2)
+    submission = runfolder.read_submission(run)
+    running = Job(run=run, submission=submission, status=JobStatus(state=JobState.RUNNING))
+    node_results.write_result(run, node(0, 1, "timeout"), attempt=0, n_nodes=2)
+    assert _attempts(running) == ["  n0  exit 1 (timeout) after 0 s"], "the other node still runs"
+    node_results.write_result(run, node(1, 1, "timeout"), attempt=0, n_nodes=2)
+    shown = ["  attempt 1 of at most 3", "    n[0-1]  exit 1 (timeout) after 0 s"]
+    assert _attempts(running) == [*shown, "  attempt 2 of at most 3: running"]
+    over = dataclasses.replace(running, status=JobStatus(state=JobState.TIMEOUT))
+    assert _attempts(over) == ["  n[0-1]  exit 1 (timeout) after 0 s"]
 
 
 def test_what_a_node_says_of_itself_stays_in_its_line() -> None:
