@@ -147,7 +147,7 @@ def test_every_rule_of_diagnose_is_explained_by_its_name() -> None:
 
 def test_what_to_choose_is_that_of_the_page() -> None:
     page = (ROOT / "docs/explanation/which-framework.md").read_text(encoding="utf-8")
-    divided = page.partition("## What is divided")[2]
+    divided = page.partition("## What is sharded")[2]
     commands = re.findall(r"^ {8}(clusterkit submit .*)$", divided, re.MULTILINE)
     assert list(texts("choice")) == commands
     shown = find_topic("frameworks").text.replace("\\\n       ", "")
