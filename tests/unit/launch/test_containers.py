@@ -136,6 +136,21 @@ def test_exit_code_and_mounts_of_runtimes_that_are_not_here(
     assert done.stdout.endswith("/tmp\n")
 
 
+def test_what_trackers_know_the_run_by_goes_into_the_image(tmp_path: Path) -> None:
+    pretend(tmp_path, ContainerRuntime.ENROOT)
+    (tmp_path / "image.sqsh").touch()
+    container = ContainerPlan(
+        runtime=ContainerRuntime.ENROOT, image=str(tmp_path / "image.sqsh"), mounts=()
+    )
+    run = {"CK_RUN": "train-20261129-011500-d03f56", "CK_RESULTS": str(tmp_path)}
+    done = run_node_script(tmp_path, container, "true", **run, WANDB_NAME="of the shell")
+    assert done.returncode == 0, done.stderr
+    named = done.stdout.splitlines()
+    for name in ("WANDB_RUN_ID", "MLFLOW_RUN_CONTEXT", "TENSORBOARD_LOGGING_DIR"):
+        assert named.count(f"--env={name}") == 1
+    assert "--env=WANDB_NAME" not in named, "nothing of the shell does, but what --env names"
+
+
 @pytest.mark.parametrize("runtime", PRETENDERS)
 def test_a_mount_that_is_not_there_is_refused(tmp_path: Path, runtime: ContainerRuntime) -> None:
     pretend(tmp_path, runtime)
