@@ -42,6 +42,7 @@ class Image:
     version_of: str
     parent: str | None = None
     packages: tuple[str, ...] = ()
+    cuda: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     borrowed: tuple[str, ...] = ()
 
@@ -52,11 +53,14 @@ class Image:
 
 
 def _image(name: str, row: Mapping[str, Any]) -> Image:
-    pinned = {
-        key: tuple(f"{one}=={MATRIX[one]}" if one in MATRIX else one for one in row.get(key, ()))
-        for key in ("packages", "sources")
-    }
+    pinned = {key: tuple(map(_pinned, row.get(key, ()))) for key in ("packages", "cuda", "sources")}
     return Image(**{**row, **pinned, "name": name, "borrowed": tuple(row.get("borrowed", ()))})
+
+
+def _pinned(requirement: str) -> str:
+    """Return a requirement with the version of the matrix, where that names its package."""
+    version = MATRIX.get(requirement.partition("[")[0])
+    return f"{requirement}=={version}" if version else requirement
 
 
 _TABLES = tomllib.loads((data_dir("images") / "catalogue.toml").read_text(encoding="utf-8"))

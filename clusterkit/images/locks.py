@@ -1,7 +1,7 @@
 """Lock files: every Python package of an image with its version and hash, as pip writes them.
 
-`images/NAME/lock/VARIANT.txt` holds what the image adds to its parent, so that a layer holds what
-its lock says; the parents' packages only constrain the choice.
+`images/NAME/lock/VARIANT.txt`, or VARIANT-arm64.txt, holds what the image adds to its parent, so
+that a layer holds what its lock says; the parents' packages only constrain the choice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ from clusterkit.core import files
 from clusterkit.core.commands import run_command
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name, own_requirements
-from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.version import __version__
-from clusterkit.images.catalogue import MATRIX, Image, Variant, lineage
+from clusterkit.images.catalogue import MATRIX, PLATFORMS, Image, Variant, lineage
 
 SOURCE = "source"
 """In place of a variant: the lock of what is built inside, the same for all variants."""
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
+_MACHINES: Mapping[str, str] = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+"""Platform of an image -> `uname -m` on it."""
+_PIP_FOR = """import platform, runpy, sys, sysconfig
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+sysconfig.get_platform = lambda: f"linux-{machine}"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)"""
+"""pip as on another machine: it chooses files by the one function, and decides by the other what a
+package needs there. Its own --platform does only the first, and takes no source, as DeepSpeed's."""
 _RESOLVE_S = 1800.0
 _SHOWN_LINES = 20
 _KEPT_VARIABLES = frozenset({"PIP_CERT", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT"})
@@ -47,14 +56,33 @@ class Pin:
         return f"{self.name}=={self.version} \\\n    --hash=sha256:{self.sha256}"
 
 
-def lock_path(image: Image, variant: str) -> Path:
-    """Return where the lock of a variant of this image lies, whether or not it is there."""
-    return data_dir("images") / image.name / "lock" / f"{variant}.txt"
+def find_platform(name: str | None) -> str:
+    """Return the platform of this name; without one, that of this machine.
+
+    Raises:
+        UserError: images have no lock files for it.
+    """
+    if name is None:
+        here = platform.machine()
+        return next((one for one in PLATFORMS if _MACHINES[one] == here), PLATFORMS[0])
+    if name not in PLATFORMS:
+        hint = choices_hint(name, PLATFORMS)
+        raise UserError(f"no lock file holds hashes for {name}", hint=hint)
+    return name
 
 
-def lock_command(name: str, variant: str) -> str:
-    """Return what makes the lock of an image."""
-    return f"clusterkit images lock {name} --variant {variant}"
+def lock_path(image: Image, variant: str, on: str | None = None) -> Path:
+    """Return where the lock of a variant lies, there or not; by default of this machine."""
+    machine = find_platform(on).partition("/")[2]
+    other = "" if variant == SOURCE or machine == "amd64" else f"-{machine}"
+    return data_dir("images") / image.name / "lock" / f"{variant}{other}.txt"
+
+
+def lock_command(path: Path) -> str:
+    """Return what makes the lock file of an image at `path`."""
+    variant, _, machine = path.stem.partition("-")
+    other = f" --platform linux/{machine}" if machine else ""
+    return f"clusterkit images lock {path.parent.parent.name} --variant {variant}{other}"
 
 
 def read_lock(path: Path) -> Mapping[str, str]:
@@ -66,24 +94,22 @@ def read_lock(path: Path) -> Mapping[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
-        hint = lock_command(path.parent.parent.name, path.stem)
-        raise UserError(f"there is no lock file {path}", hint=hint) from error
+        raise UserError(f"there is no lock file {path}", hint=lock_command(path)) from error
     found = (_PIN.match(line) for line in lines)
     return {normal_name(pin["name"]): pin["version"] for pin in found if pin}
 
 
-def requirements(image: Image) -> tuple[str, ...]:
-    """Return what the lock of this image resolves; for `base` also what clusterkit requires."""
-    if image.parent is not None:
-        return image.packages
-    return (*own_requirements(), *image.packages)
+def requirements(image: Image, variant: Variant) -> tuple[str, ...]:
+    """Return what the lock of a variant resolves; for `base` also what clusterkit requires."""
+    own = own_requirements() if image.parent is None else ()
+    return (*own, *image.packages, *(image.cuda if variant is Variant.CUDA else ()))
 
 
-def versions(image: Image, variant: Variant) -> Mapping[str, str]:
+def versions(image: Image, variant: Variant, on: str | None = None) -> Mapping[str, str]:
     """Return the versions inside of what MATRIX names, as far as the image holds it."""
     locked: dict[str, str] = {}
     for known in lineage(image):
-        if (path := lock_path(known, variant)).exists():
+        if (path := lock_path(known, variant, on)).exists():
             locked |= read_lock(path)
     built = {one.partition("==")[0] for known in lineage(image) for one in known.sources}
     found = {"clusterkit": __version__, "python": MATRIX["python"]}
@@ -96,50 +122,66 @@ def versions(image: Image, variant: Variant) -> Mapping[str, str]:
     return found
 
 
-def resolve(image: Image, variant: Variant, pip_conf: Path | None = None) -> tuple[Pin, ...]:
+def resolve(
+    image: Image, variant: Variant, on: str | None = None, pip_conf: Path | None = None
+) -> tuple[Pin, ...]:
     """Ask pip which packages this image adds to those of the images below it, by a dry run.
 
+    On a platform but the first they have the versions that they have there, where that has a lock.
     Nothing is installed; where a file has metadata beside it (PEP 658) only that is downloaded.
     Of pip's settings only those in `pip_conf` count.
 
     Raises:
         UserError: this Python is not the one of the images, or an image below has no lock file.
-        RemoteError: pip finds no answer; with its output.
+        RemoteError: pip finds no answer; with its output. Or one for another variant.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    machine = f"{platform.system()} {platform.machine()}"
-    if here != MATRIX["python"] or machine != "Linux x86_64":
+    if here != MATRIX["python"] or platform.system() != "Linux":
         raise UserError(
-            f"lock files are made by Python {MATRIX['python']} on Linux x86_64, "
-            f"and this is Python {here} on {machine}",
+            f"lock files are made by Python {MATRIX['python']} on Linux, "
+            f"and this is Python {here} on {platform.system()}",
             hint=f"run it in a container: docker run -it --rm python:{MATRIX['python']} bash",
         )
     below: dict[str, str] = {}
     for known in lineage(image)[:-1]:
-        below |= read_lock(lock_path(known, variant))
-    needed = [line for known in lineage(image) for line in requirements(known)]
-    pins = (pin for pin in _ask_pip(needed, below, pip_conf) if pin.name not in below)
-    return tuple(sorted(pins, key=lambda pin: pin.name))
+        below |= read_lock(lock_path(known, variant, on))
+    first = lock_path(image, variant, PLATFORMS[0])
+    other = first != lock_path(image, variant, on) and first.exists()
+    chosen = {**below, **(read_lock(first) if other else {})}
+    needed = [line for known in lineage(image) for line in requirements(known, variant)]
+    found = _ask_pip(needed, chosen, _MACHINES[find_platform(on)], pip_conf)
+    pins = sorted((pin for pin in found if pin.name not in below), key=lambda pin: pin.name)
+    cuda = next((pin for pin in pins if pin.name.startswith(_GPU_PACKAGES["cuda"])), None)
+    if cuda is not None and variant is not Variant.CUDA:
+        again = lock_command(lock_path(image, variant, on))
+        raise RemoteError(
+            f"the index has what {image.name} needs for CUDA only: pip would install {cuda.name}",
+            hint="name PyTorch's own index (pytorch.org, Get started) in a pip.conf: "
+            f"{again} --pip-conf FILE",
+        )
+    return tuple(pins)
 
 
-def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
-    """Return the text of a lock file."""
+def render_lock(path: Path, pins: Iterable[Pin]) -> str:
+    """Return the text of the lock file at `path`."""
+    machine = path.stem.partition("-")[2] or "amd64"
     return "\n".join((
-        f"# Made by: {lock_command(image.name, variant)}",
-        f"# Python {MATRIX['python']}, Linux, x86_64.",
+        f"# Made by: {lock_command(path)}",
+        f"# Python {MATRIX['python']}, Linux, {_MACHINES[f'linux/{machine}']}.",
         *(str(pin) for pin in pins),
         "",
     ))  # fmt: skip
 
 
 def _ask_pip(
-    needed: Sequence[str], below: Mapping[str, str], pip_conf: Path | None
+    needed: Sequence[str], chosen: Mapping[str, str], machine: str, pip_conf: Path | None
 ) -> Iterator[Pin]:
     with tempfile.TemporaryDirectory(prefix="clusterkit-lock-") as name:
-        constraints, report = Path(name) / "below.txt", Path(name) / "report.json"
-        files.write_text(constraints, "".join(f"{name}=={below[name]}\n" for name in below))
+        constraints, report = Path(name) / "chosen.txt", Path(name) / "report.json"
+        files.write_text(constraints, "".join(f"{name}=={chosen[name]}\n" for name in chosen))
+        pip = ("-m", "pip") if machine == platform.machine() else ("-c", _PIP_FOR, machine)
         argv = [
-            sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed",
+            sys.executable, *pip, "install", "--dry-run", "--quiet", "--ignore-installed",
             "--disable-pip-version-check", "--no-input",
             "--report", str(report), "--constraint", str(constraints), *needed,
         ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterkit.core import files
 from clusterkit.core.data import data_dir
-from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.errors import UserError
 from clusterkit.images.catalogue import (
     EPOCH,
     IMAGES,
@@ -21,14 +21,13 @@ from clusterkit.images.catalogue import (
     LABEL_RECIPE,
     LABEL_VARIANT,
     LABEL_VERSION,
-    PLATFORMS,
     ROOT_IMAGE,
     Image,
     Variant,
     lineage,
     tags,
 )
-from clusterkit.images.locks import SOURCE, lock_command, lock_path, versions
+from clusterkit.images.locks import SOURCE, find_platform, lock_command, lock_path, versions
 from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 
 BAKE_FILE = "docker-bake.json"
@@ -62,14 +61,14 @@ class Context:
             files.write_bytes(path, data, mode=mode)
 
 
-def assemble(image: Image, variant: Variant) -> Context:
-    """Return what the build of an image sees.
+def assemble(image: Image, variant: Variant, platform: str | None = None) -> Context:
+    """Return what the build of an image sees; without a platform, that on this machine.
 
     Raises:
-        UserError: the variant has no lock file, or there is no Dockerfile.
+        UserError: the variant has no lock file there, or there is no Dockerfile.
     """
     there = data_dir("images")
-    folder, lock = there / image.name, lock_path(image, variant)
+    folder, lock = there / image.name, lock_path(image, variant, platform)
     found = {
         str(path.relative_to(folder)): path
         for path in sorted(folder.rglob("*"))
@@ -79,9 +78,10 @@ def assemble(image: Image, variant: Variant) -> Context:
     }
     found |= {Path(name).name: there / name for name in image.borrowed}
     if not lock.exists():
+        missing = f"{image.name} has no lock file for {variant} on {find_platform(platform)}"
         raise UserError(
-            f"{image.name} has no lock file for {variant}, so nothing says what to install",
-            hint=f"{lock_command(image.name, variant)} --pip-conf FILE",
+            f"{missing}, so nothing says what to install",
+            hint=f"{lock_command(lock)} --pip-conf FILE",
         )
     found["requirements.txt"] = lock
     if image.sources:
@@ -148,11 +148,6 @@ def make_targets(
     Raises:
         UserError: an image cannot be built so.
     """
-    if options.platform is not None and options.platform not in PLATFORMS:
-        raise UserError(
-            f"no lock file holds hashes for {options.platform}",
-            hint=choices_hint(options.platform, PLATFORMS),
-        )
     for name, path in options.secrets.items():
         if not path.is_file():
             raise UserError(f"the file for the build secret {name!r} is missing: {path}")
@@ -171,7 +166,7 @@ def make_targets(
 def _target(
     image: Image, variant: Variant, below: Target | None, options: BuildOptions, no_cache: bool
 ) -> Target:
-    context = assemble(image, variant)
+    context = assemble(image, variant, options.platform)
     own = {"VARIANT": str(variant), "SOURCE_DATE_EPOCH": str(options.epoch), **options.arguments}
     under = below.recipe if below else options.root
     parts = (context.digest(), json.dumps(own, sort_keys=True), under)
@@ -201,7 +196,8 @@ def _labels(image: Image, variant: Variant, recipe: str, options: BuildOptions) 
         "base.digest": digest,
     }
     ours = {LABEL_IMAGE: image.name, LABEL_VARIANT: str(variant), LABEL_RECIPE: recipe}
-    ours |= {LABEL_VERSION + name: text for name, text in versions(image, variant).items()}
+    inside = versions(image, variant, options.platform)
+    ours |= {LABEL_VERSION + name: text for name, text in inside.items()}
     return {f"org.opencontainers.image.{key}": text for key, text in oci.items() if text} | ours
 
 

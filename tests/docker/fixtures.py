@@ -20,7 +20,7 @@ import pytest
 from tests.docker.engine import Engine, MissingEngineError, default_root
 from tests.helpers.needs import lack
 
-BUILT = ("base", "torch", "deepspeed", "horovod")
+BUILT = ("base", "torch", "deepspeed", "horovod", "mpi")
 """The images that are built and tried, each after what it is built on."""
 MARK = "lent-to-a-build-and-no-more"
 """Stands in all that builds are lent, so that it can be looked for in the images."""

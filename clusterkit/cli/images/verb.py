@@ -166,7 +166,7 @@ def _print(
     listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())
     console.say(f"versions  {listed}")
     if present is None and not lock_path(image, variant).exists():
-        console.say(f"no lock file: {lock_command(image.name, variant)}")
+        console.say(f"no lock file: {lock_command(lock_path(image, variant))}")
         return
     if present is None or inside is None:
         console.say(f"not seen in an engine here: clusterkit images build {image.name}:{variant}")
@@ -190,6 +190,7 @@ app.command("test")(prove_images)
 def lock(
     names: list[str] | None = None,
     variant: str | None = None,
+    platform: str | None = None,
     pip_conf: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
@@ -200,11 +201,11 @@ def lock(
     pairs = [read_name(word, variant) for word in names or IMAGES]
     rows = []
     for image, kind in sorted(pairs, key=lambda pair: list(IMAGES).index(pair[0].name)):
-        path = lock_path(image, kind)
+        path = lock_path(image, kind, platform)
         before = read_lock(path) if path.exists() else {}
-        pins = resolve(image, kind, pip_conf)
+        pins = resolve(image, kind, platform, pip_conf)
         files.create_output_folder(path.parent)
-        files.write_text(path, render_lock(image, kind, pins), mode=files.output())
+        files.write_text(path, render_lock(path, pins), mode=files.output())
         after = {pin.name: pin.version for pin in pins}
         changed = {
             name: [before.get(name), after.get(name)]

@@ -32,6 +32,7 @@ FRAMEWORK = Framework(
     name="mpi",
     summary="mpirun without SSH, or srun: Open MPI, MPICH, Intel MPI; any program",
     package="",
+    image="mpi",
     starts=("mpirun", "openmpi", "mpich", "mpi4py"),
     command=command,
     uneven_slots=True,

@@ -62,6 +62,7 @@ FRAMEWORK = Framework(
     name="ray",
     summary="a Ray cluster of the nodes, and the script as its driver",
     package="ray[train]",
+    image="ray",
     command=command,
     uneven_slots=True,
     elastic=True,

@@ -61,6 +61,7 @@ FRAMEWORK = Framework(
     name="spark",
     summary="a Spark cluster of the job's own, spark-submit of the script",
     package="pyspark",
+    image="spark",
     starts=("pyspark",),
     command=command,
     uneven_slots=True,

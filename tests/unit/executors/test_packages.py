@@ -69,12 +69,12 @@ def test_a_package_has_a_name_a_line_for_pip_and_an_image_where_one_has_it() -> 
     [
         ("deepspeed", "deepspeed", "clusterkit/deepspeed:cuda"),
         ("accelerate", "accelerate", "clusterkit/accelerate:cuda"),
-        ("ray", "ray", None),
-        ("spark", "pyspark", None),
+        ("ray", "ray", "clusterkit/ray:cuda"),
+        ("spark", "pyspark", "clusterkit/spark:cuda"),
     ],
 )
 def test_preflight_names_the_package_that_a_node_lacks(
-    framework: str, package: str, image: str | None
+    framework: str, package: str, image: str
 ) -> None:
     job = PreflightJob(hosts=("n1", "n2"), framework=framework, python="/opt/python")
     have = LACKING.replace("whole", f"package {package}=1.2.3\nwhole")
@@ -82,8 +82,7 @@ def test_preflight_names_the_package_that_a_node_lacks(
     assert found["n1"].verdict is Verdict.FAIL
     assert found["n1"].summary == f"{package} is not installed for the job's Python"
     assert found["n1"].command.startswith("/opt/python -m pip install ")
-    assert (image is None) == ("--image" not in found["n1"].hint)
-    assert image is None or f"--image {image}" in found["n1"].hint
+    assert f"--image {image}" in found["n1"].hint
     assert found["n2"].verdict is Verdict.PASS
     assert f"{package} 1.2.3" in found["n2"].summary
 

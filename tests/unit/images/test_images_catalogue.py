@@ -22,6 +22,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.images.catalogue import (
     IMAGES,
     MATRIX,
+    PLATFORMS,
     ROOT_IMAGE,
     VARIANTS,
     Image,
@@ -54,6 +55,7 @@ LOCKED = [
     for variant in (Variant.CPU, Variant.CUDA)
     if (data_dir("images") / image.name).is_dir()
 ]
+AMD64, ARM64 = PLATFORMS
 
 
 def ids(value: object) -> str:
@@ -82,7 +84,7 @@ def test_locks_hold_what_the_catalogue_names_and_each_thing_once(
         if name in held:
             assert held[name].partition("+")[0] == version
     for known in lineage(image):
-        for line in requirements(known):
+        for line in requirements(known, variant):
             name = re.split(r"[<>=!~ \[;]", line)[0].lower().replace("_", "-")
             assert name in held, line
 
@@ -107,6 +109,9 @@ def test_versions_are_those_that_were_run_together() -> None:
         locked = read_lock(ROOT / f"images/{name}/lock/cpu.txt")
         same = locked.keys() & held.keys() - {"torch", "setuptools", "wheel", "deprecated"}
         assert {one: locked[one] for one in same} == {one: held[one] for one in same}
+    for name, package in (("ray", "ray"), ("spark", "pyspark"), ("tensorflow", "keras")):
+        locked = read_lock(lock_path(IMAGES[name], Variant.CPU))
+        assert locked[package] == read_lock(ROOT / f"tests/frameworks/{name}.txt")[package]
     for image in (IMAGES["horovod"], IMAGES["full"]):
         assert read_lock(lock_path(image, SOURCE)) == {"horovod": MATRIX["horovod"]}
 
@@ -254,8 +259,24 @@ def test_labels_name_versions_and_the_root() -> None:
 
 
 def test_a_platform_without_hashes_is_refused() -> None:
-    with pytest.raises(UserError, match="linux/arm64"):
-        made(BuildOptions(platform="linux/arm64"), "base:cpu")
+    with pytest.raises(UserError, match="no lock file holds hashes for linux/riscv64"):
+        made(BuildOptions(platform="linux/riscv64"), "base:cpu")
+    with pytest.raises(UserError, match="images lock torch --variant cpu --platform linux/arm64"):
+        make_targets([(IMAGES["torch"], Variant.CPU)], BuildOptions(platform=ARM64))
+
+
+def test_another_platform_has_the_same_versions_by_other_hashes() -> None:
+    paths = sorted(data_dir("images").glob("*/lock/*-arm64.txt"))
+    assert paths
+    for path in paths:
+        first = path.with_name(path.name.replace("-arm64", ""))
+        assert read_lock(path) == read_lock(first), path
+        assert "aarch64" in path.read_text().splitlines()[1]
+    context = assemble(IMAGES["base"], Variant.CUDA, ARM64)
+    assert (
+        context.files["requirements.txt"]
+        == (data_dir("images") / "base/lock/cuda-arm64.txt").read_bytes()
+    )
 
 
 def test_a_secret_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -272,14 +293,18 @@ def test_words_of_the_script_are_those_of_the_commands() -> None:
 def table() -> str:
     """Return the table of docs/images.md."""
     rows = [
-        "| image | built on | version | what for | variants with a lock |",
-        "| --- | --- | --- | --- | --- |",
+        "| image | built on | version | what for | variants with a lock | on arm64 |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for image in IMAGES.values():
-        locked = ", ".join(v for v in VARIANTS if lock_path(image, v).exists())
+        locked, arm64 = (
+            ", ".join(v for v in VARIANTS if lock_path(image, v, on).exists()) for on in PLATFORMS
+        )
         below = image.parent or "Debian 12"
         version = image.version
-        rows.append(f"| `{image.name}` | {below} | {version} | {image.summary} | {locked} |")
+        rows.append(
+            f"| `{image.name}` | {below} | {version} | {image.summary} | {locked} | {arm64} |"
+        )
     return "\n".join(rows)
 
 
