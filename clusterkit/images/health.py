@@ -20,6 +20,7 @@ from clusterkit.core.errors import Problem, UserError
 from clusterkit.images import engine
 from clusterkit.images.catalogue import HEALTH, Image, Variant, lineage
 from clusterkit.images.inside import last_line, run_program
+from clusterkit.images.scan import Scan, scan
 
 OLDEST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
 """CUDA's major version -> first branch of the driver that runs it (NVIDIA, CUDA Compatibility,
@@ -67,13 +68,14 @@ class Health:
     problem: Problem | None
     skipped: str | None
     """What could not be tested here, and why."""
+    scan: Scan
     seconds: float
 
 
 def prove(
     image: Image, variant: Variant, tag: str, *, network: str | None, timeout_s: float
 ) -> Health:
-    """Run the health test of an image that is built here.
+    """Run the health test of an image that is built here, and look for known vulnerabilities.
 
     Raises:
         UserError: it is not built here, or no engine answers.
@@ -104,6 +106,7 @@ def prove(
         output=output,
         problem=problem,
         skipped=skipped,
+        scan=scan(tag),
         seconds=round(time.monotonic() - started, 1),
     )
 

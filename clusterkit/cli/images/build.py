@@ -29,6 +29,7 @@ from clusterkit.images.recipe import (
     make_targets,
     write_folder,
 )
+from clusterkit.images.scan import Scan
 
 
 @explained
@@ -165,7 +166,9 @@ def prove_images(
 ) -> None:
     """Run the health tests of images: torch sees the GPUs, two ranks train.
 
-    The container gets no network unless --network says otherwise.
+    The container gets no network unless --network says otherwise. Where
+    pip-audit is installed and its service answers, known vulnerabilities of
+    the Python packages are findings as well.
     """
     requested = [read_name(name, variant) for name in names]
     found = []
@@ -184,7 +187,23 @@ def prove_images(
             console.warn(health.skipped)
         if health.problem is not None:
             console.error(str(health.problem))
+        _tell_scan(tag, health.scan)
     if json:
         console.json_document({"images": found})
-    if not all(health.healthy for health in found):
+    if not all(health.healthy and not health.scan.vulnerabilities for health in found):
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _tell_scan(tag: str, scan: Scan) -> None:
+    if scan.not_scanned is not None:
+        console.warn(f"{tag} not scanned: {scan.not_scanned}")
+        return
+    if scan.unknown:
+        console.warn(f"{tag} not scanned: {', '.join(scan.unknown)}: the service lacks them")
+    count = len(scan.vulnerabilities)
+    colour = "red" if count else "green"
+    words = f"{count or 'no'} known {'vulnerability' if count == 1 else 'vulnerabilities'}"
+    console.say(f"{tag}  {console.coloured(words, colour)} in {scan.scanned} Python packages")
+    for one in scan.vulnerabilities:
+        fixed = f"fixed in {', '.join(one.fixed_in)}" if one.fixed_in else "not fixed yet"
+        console.say(f"  {one.package} {one.version}  {one.id}, {fixed}")

@@ -19,6 +19,7 @@ from clusterkit.images import health
 from clusterkit.images.build import Progress, StepState, explain_failure
 from clusterkit.images.catalogue import Variant
 from clusterkit.images.keep import Form, export_command
+from clusterkit.images.scan import Vulnerability, read_answer
 from tests.helpers.command_line import typed_in
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -417,3 +418,62 @@ def test_what_was_built_before_a_failure_is_said(run: Run) -> None:
     assert done.returncode == 2
     assert done.stdout.startswith("clusterkit/base:cpu  314 MB  sha256:abababababab  in ")
     assert "torch:cpu was not built" in done.stderr
+
+
+def audited(**vulnerabilities: object) -> str:
+    """Return an answer of pip-audit 2.10.1 on three packages, as it was seen."""
+    known = {"django": ["CVE-2021-31542"], "jinja2": [], "torch": [], **vulnerabilities}
+    rows = [
+        {"name": name, "version": "3.2", "vulns": [{"id": i, "fix_versions": ["3.3"]} for i in ids]}
+        if isinstance(ids, list)
+        else {"name": name, "skip_reason": "Dependency not found on PyPI and could not be audited"}
+        for name, ids in known.items()
+    ]
+    return json.dumps({"dependencies": rows, "fixes": []})
+
+
+def test_known_vulnerabilities_are_told_with_the_release_that_has_none() -> None:
+    clean = read_answer(audited(torch="skipped"))
+    assert (clean.scanned, clean.unknown, clean.vulnerabilities) == (1, ("torch",), ())
+    (one,) = read_answer(audited(jinja2=["CVE-1"])).vulnerabilities
+    assert one == Vulnerability(package="jinja2", version="3.2", id="CVE-1", fixed_in=("3.3",))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (audited(django="skipped", jinja2="skipped", torch="skipped"), "not even those of django"),
+        (audited(django=[]), "not even those of django"),
+        (audited(jinja2="skipped", torch="skipped"), "none of the packages"),
+        ('{"dependencies": [{}]}', "of another form"),
+        ("[]", "of another form"),
+        ("", "Expecting value"),
+    ],
+)
+def test_an_answer_that_knows_no_vulnerabilities_is_none(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_answer(text)
+
+
+@pytest.mark.parametrize(
+    ("audit", "why"),
+    [
+        (None, "not scanned: pip-audit: command not found (pip install pip-audit)"),
+        ("echo 'x: Name or service not known' >&2; exit 1", "not scanned: pip-audit: x: Name or"),
+        (f"echo '{audited(django='skipped')}'", "not scanned: pip-audit: its service knows no"),
+    ],
+)
+def test_what_was_not_scanned_is_said(
+    run: Run, tmp_path: Path, audit: str | None, why: str
+) -> None:
+    packages: dict[str, object] = {"python_packages": {"Jinja2": "3"}, "debian_packages": {}}
+    packages |= dict.fromkeys(("system", "user", "python", "torch", "torch_cuda", "torch_hip"))
+    if audit is not None:
+        (tmp_path / "bin/pip-audit").write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] || {{ {audit}; }}\n'
+        )
+        (tmp_path / "bin/pip-audit").chmod(0o755)
+    done = run("test", "base:cpu", docker=engine(f"*entrypoint*) echo '{json.dumps(packages)}' ;;"))
+    assert done.returncode == 0
+    assert why in done.stderr
+    assert "vulnerabilities" not in done.stdout
