@@ -396,6 +396,24 @@ def _led_to(after: Iterable[str]) -> str:
     return last
 
 
+def printed_by_library(hit: Hit) -> bool:
+    """Tell whether a library printed a traceback itself, as one does that goes on afterwards.
+
+    That of what ends a process begins where the program does. Of a chain the last counts.
+    """
+    above = takewhile(_indented, reversed(lines_before(hit, _LONGEST_TRACEBACK)))
+    head, chained = next(iter(tuple(above)[::-1]), ""), False
+    for line in lines_after(replace(hit, offset=hit.last), _AROUND) if head else ():
+        if line.startswith(CHAINS):
+            chained = True
+        elif line.startswith(TRACEBACK):
+            if not chained:
+                break
+            head, chained = "", False
+        head = head or (line if line.startswith('  File "') else "")
+    return "-packages/" in head and not head.endswith("<module>")
+
+
 def rank_below(hit: Hit) -> int | None:
     """Return the rank that PyTorch puts before the traceback just below the last line like a hit's.
 

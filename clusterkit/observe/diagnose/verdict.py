@@ -19,6 +19,7 @@ from clusterkit.observe.diagnose.evidence import (
     message_below,
     next_step,
     of_traceback,
+    printed_by_library,
     raised_in,
     root_at,
     steps_after,
@@ -69,6 +70,7 @@ _MOST_ASKED = 8
 _STEPS = 2
 """From so many steps after a cause on it is in doubt: one may be printed late."""
 _DOUBT = "But steps stand after it: it may not be what ended the job."
+_PRINTED = "But a library printed it itself, and may have gone on until the job was ended."
 _LONGEST_NOTE = 160
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
@@ -205,6 +207,9 @@ def _last_step(scanned: Scanned) -> int | None:
 def _cause(root: Event, events: Sequence[Event], job: str) -> Finding:
     """Return what is told of the root; the place is that of whom the others wait for."""
     finding = _doubted(root, _finding(root, events, job))
+    ended = not root.rule.outside and any(event.rule.outside for event in events)
+    if ended and printed_by_library(root.hit):
+        finding = replace(finding, says=f"{finding.says} {_PRINTED}")
     of = awaited(root, events)
     if of is None:
         return finding

@@ -585,3 +585,28 @@ def test_what_rich_has_wrapped_is_told_to_its_end(say: Say) -> None:
 )  # fmt: skip
 def test_what_a_library_or_a_launcher_says_itself_is_told(say: Say, log: str, title: str) -> None:
     assert cause(say(log)).title.startswith(title)
+
+
+@pytest.mark.parametrize(
+    ("head", "doubted"),
+    [
+        ('  File "/env/site-packages/plots/client.py", line 711, in send', True),
+        ('  File "/work/train.py", line 7, in <module>', False),
+    ],
+)
+def test_what_a_library_prints_and_goes_on_from_is_doubted(
+    say: Say, head: str, doubted: bool
+) -> None:
+    frame = (
+        '  File "/env/site-packages/net/connection.py", line 9, in connect\n    sock.connect(at)\n'
+    )
+    trace = "Traceback (most recent call last):\n"
+    log = (
+        f"{trace}{frame}ConnectionRefusedError: [Errno 111] Connection refused\n\nDuring handling "
+        f"of the above exception, another exception occurred:\n\n{trace}{head}\n    self.post(x)\n"
+        f"{frame}net.ConnectionError: no answer\n"
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T14:05:02 ***\n"
+    )
+    found = cause(say(log))
+    assert found.rule == "connection-refused"
+    assert ("may have gone on until" in found.says) == doubted
