@@ -6,6 +6,7 @@ that a layer holds what its lock says; the parents' packages only constrain the 
 
 from __future__ import annotations
 
+import configparser
 import os
 import platform
 import re
@@ -162,6 +163,23 @@ def resolve(
     return tuple(pins)
 
 
+def pip_settings(pip_conf: Path | None) -> Mapping[str, str]:
+    """Return the settings of a pip.conf for `pip install`, as pip's variables.
+
+    A file that PIP_CONFIG_FILE names is read beside those of the machine, and /dev/null alone.
+
+    Raises:
+        UserError: it cannot be read, or is not of that form.
+    """
+    found = configparser.RawConfigParser()
+    try:
+        found.read_string(pip_conf.read_text(encoding="utf-8") if pip_conf else "")
+    except (OSError, UnicodeError, configparser.Error) as error:
+        raise UserError(f"{pip_conf} cannot be read as a pip.conf: {error}") from error
+    pairs = [pair for name in ("global", "install") if name in found for pair in found.items(name)]
+    return {f"PIP_{name.upper().replace('-', '_')}": text for name, text in pairs}
+
+
 def render_lock(path: Path, pins: Iterable[Pin]) -> str:
     """Return the text of the lock file at `path`."""
     machine = path.stem.partition("-")[2] or "amd64"
@@ -191,7 +209,7 @@ def _ask_pip(
             if not variable.startswith("PIP_") or variable in _KEPT_VARIABLES
         }
         # DeepSpeed's setup.py would compile its ops to tell its requirements.
-        kept |= {"PIP_CONFIG_FILE": str(pip_conf or os.devnull), "DS_BUILD_OPS": "0"}
+        kept |= {"PIP_CONFIG_FILE": os.devnull, "DS_BUILD_OPS": "0", **pip_settings(pip_conf)}
         answer = run_command(argv, environment=kept, timeout_s=_RESOLVE_S)
         document = files.read_json(report)
         if answer.code or document is None:

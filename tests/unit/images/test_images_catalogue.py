@@ -34,7 +34,7 @@ from clusterkit.images.catalogue import (
     read_name,
 )
 from clusterkit.images.health import OLDEST_DRIVER
-from clusterkit.images.locks import SOURCE, lock_path, read_lock, requirements
+from clusterkit.images.locks import SOURCE, lock_path, pip_settings, read_lock, requirements
 from clusterkit.images.recipe import (
     BuildOptions,
     Context,
@@ -98,6 +98,19 @@ def test_versions_of_the_gpu_libraries_are_those_of_the_lock() -> None:
 def test_locks_leave_nothing_of_the_machine_that_made_them() -> None:
     for path in data_dir("images").glob("*/lock/*.txt"):
         assert not re.search(r"https?://|file://|index|find-links|/opt/", path.read_text()), path
+
+
+def test_of_pip_only_what_the_file_says_counts(tmp_path: Path) -> None:
+    path = tmp_path / "pip.conf"
+    path.write_text(
+        "[global]\nfind-links = /a\n  /b\n[install]\nno-index = yes\n[list]\nformat = json\n"
+    )
+    assert pip_settings(path) == {"PIP_FIND_LINKS": "/a\n/b", "PIP_NO_INDEX": "yes"}
+    assert pip_settings(None) == {}
+    path.write_text("find-links = /a\n")
+    for wrong in (path, tmp_path / "nosuch"):
+        with pytest.raises(UserError, match="cannot be read as a pip"):
+            pip_settings(wrong)
 
 
 def test_versions_are_those_that_were_run_together() -> None:
