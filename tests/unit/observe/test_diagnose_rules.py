@@ -67,7 +67,7 @@ def test_a_loss_that_is_nan_counts_once_it_stays_so(tmp_path: Path) -> None:
     assert firing(tmp_path, f"step 1 loss nan\n{fine}step 2 loss nan\n{fine}") == set()
     stays = "".join(f"step {n} loss nan\n" for n in range(300, 303))
     assert firing(tmp_path, fine + stays) == {"nan-loss"}
-    assert "A loss that is NaN counts once it stays so." in PAGE.read_text(encoding="utf-8")
+    assert "A NaN loss counts once it stays NaN:" in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_frame_is_where_the_exception_was_raised(tmp_path: Path) -> None:
