@@ -64,7 +64,7 @@ def find_platform(name: str | None) -> str:
         UserError: images have no lock files for it.
     """
     if name is None:
-        here = platform.machine()
+        here = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())  # as macOS says it
         return next((one for one in PLATFORMS if _MACHINES[one] == here), PLATFORMS[0])
     if name not in PLATFORMS:
         hint = choices_hint(name, PLATFORMS)

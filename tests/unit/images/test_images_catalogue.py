@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import re
 import runpy
 import shlex
@@ -290,6 +291,17 @@ def test_another_platform_has_the_same_versions_by_other_hashes() -> None:
         context.files["requirements.txt"]
         == (data_dir("images") / "base/lock/cuda-arm64.txt").read_bytes()
     )
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted"),
+    [("x86_64", "cpu"), ("AMD64", "cpu"), ("aarch64", "cpu-arm64"), ("arm64", "cpu-arm64")],
+)
+def test_locks_are_those_of_this_machine(
+    machine: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert lock_path(IMAGES["base"], "cpu").stem == wanted
 
 
 def test_a_secret_that_is_not_there_is_refused(tmp_path: Path) -> None:
