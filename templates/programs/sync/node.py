@@ -112,7 +112,8 @@ def receive(request):
             take_file(path, entry)
     with alive():
         if request.get("snapshot"):
-            copy_once(folder, os.path.expanduser(request["snapshot"]))
+            size = sum(entry["size"] for entry in entries)
+            copy_once(folder, os.path.expanduser(request["snapshot"]), size)
         for name in request.get("folders", []):
             os.makedirs(os.path.join(folder, name), exist_ok=True)
     answer({"folder": folder})
@@ -273,8 +274,11 @@ def take_file(path, entry):
     os.replace(path + PART, path)
 
 
-def copy_once(folder, copy):
-    """Copy a folder under a name that it gets when it is whole; one that is there stays."""
+def copy_once(folder, copy, size):
+    """Copy a folder of `size` bytes under a name that it gets when whole; one that is there stays.
+
+    Where files can share their blocks, that takes no room: only a copy that failed asks for it.
+    """
     if os.path.exists(copy):
         return
     part = copy + PART
@@ -285,6 +289,7 @@ def copy_once(folder, copy):
     code, output = run_to_end(argv, None)
     if code:
         shutil.rmtree(part, ignore_errors=True)
+        require_room(os.path.dirname(copy), size)
         raise Refused(output.strip().splitlines()[-1] if output.strip() else "cp has failed")
     os.rename(part, copy)
 
