@@ -19,7 +19,7 @@ from pathlib import Path
 from clusterkit.config.init import NVIDIA_SMI, Run
 from clusterkit.config.platforms import AUTO, types_with_needs
 from clusterkit.config.settings import Settings
-from clusterkit.core.data import data_dir, read_template
+from clusterkit.core.data import data_dir, read_program
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 from clusterkit.core.errors import Problem
 from clusterkit.core.files import parse_json
@@ -133,7 +133,7 @@ def packages(_machine: Machine) -> Iterator[Item]:
 
 def training_pythons(machine: Machine) -> Iterator[Item]:
     """Yield what the interpreters that clusters name have, where they are on this machine."""
-    program = read_template("programs/machine/versions.py")
+    program = read_program("programs/machine/versions.py")
     for python in machine.pythons():
         answer = machine.run((python, "-c", program, FOREIGN, *FRAMEWORK_PACKAGES))
         if not answer.found:
@@ -153,7 +153,7 @@ def training_pythons(machine: Machine) -> Iterator[Item]:
 def torch_stores(machine: Machine) -> Iterator[Item]:
     """Yield the interpreters whose torch cannot make the store by which its processes meet."""
     here = (sys.executable,) if _version("torch") else ()
-    program = read_template("programs/machine/torch_store.py")
+    program = read_program("programs/machine/torch_store.py")
     for python in dict.fromkeys((*here, *machine.pythons())):
         answer = machine.run((python, "-c", program))
         if answer.ok and "libuv" in answer.output:
@@ -166,7 +166,7 @@ def torch_stores(machine: Machine) -> Iterator[Item]:
 def horovod_builds(machine: Machine) -> Iterator[Item]:
     """Yield what the Horovod of each interpreter was built with, as `horovodrun --check-build`."""
     here = (sys.executable,) if _version("horovod") else ()
-    program = read_template("programs/machine/horovod_build.py")
+    program = read_program("programs/machine/horovod_build.py")
     mpi = HorovodController.MPI
     clusters = machine.settings.clusters.values()
     on_mpi = {spec.python or sys.executable for spec in clusters if spec.horovod_controller is mpi}

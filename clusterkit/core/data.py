@@ -35,6 +35,14 @@ def read_template(path: str) -> str:
     return (data_dir("templates") / path).read_text(encoding="utf-8")
 
 
+def read_program(path: str) -> str:
+    """Return a file of `templates/` for `python -c`, which imports nothing from the working folder.
+
+    That may be a stranger's. The user's own packages count, so it is not -I; -P is of Python 3.11.
+    """
+    return f"import sys\nsys.path = [place for place in sys.path if place]\n{read_template(path)}"
+
+
 def read_snippet(name: str, **marks: str) -> str:
     """Return a program of `programs/probes` in sh, without comments, and `marks` in place of @...@.
 

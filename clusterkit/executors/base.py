@@ -32,8 +32,8 @@ _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
 )
 _KEPT = frozenset({"SLURM_CONF"})
-_DEFAULTS = "CK_DEFAULTS"
-"""The names of what the node script of another job has set because nobody had."""
+_DEFAULT = "CK_DEFAULT_"
+"""Before the name of what the node script of another job has set because nobody had: its value."""
 
 
 Show = Callable[[str], None]
@@ -253,9 +253,13 @@ def scrubbed_environment(hidden: Collection[str] = ()) -> dict[str, str]:
     settings down to the new job, and what that job was given of its own: its folder for flight
     records, its id in W&B. SLURM_CONF stays: without it, Slurm is not found.
     """
-    hidden = {*hidden, *os.environ.get(_DEFAULTS, "").split()}
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _KEPT or not (_OF_ANOTHER_JOB.match(name) or name in hidden)
+        if name in _KEPT
+        or not (
+            _OF_ANOTHER_JOB.match(name)
+            or name in hidden
+            or value == os.environ.get(_DEFAULT + name)  # one that the job has changed is its own
+        )
     }

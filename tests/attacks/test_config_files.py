@@ -299,7 +299,8 @@ def test_the_users_own_configuration_has_to_be_his(shared: Path, witness: Path) 
 
 def test_a_program_named_like_a_module_is_not_run(shared: Path, witness: Path) -> None:
     """Python looks into the working folder first when it is started with -m."""
-    for name in ("json", "submitit", "fabric", "importlib_metadata", "sitecustomize"):
+    names = "json submitit fabric importlib_metadata sitecustomize ctypes functools socket"
+    for name in names.split():
         give_away_text = f"open({str(witness)!r}, 'w')\n"
         module = shared / f"{name}.py"
         module.write_text(give_away_text)
@@ -318,4 +319,6 @@ def test_a_program_named_like_a_module_is_not_run(shared: Path, witness: Path) -
     assert done.returncode == 0, done.stderr
     waited = clusterkit(shared / "mine", "wait", "latest")
     assert waited.returncode in {0, 1}, waited.stderr
+    looked = clusterkit(shared, "doctor", "--json")
+    assert "this Python" in looked.stdout or "python" in looked.stdout, looked.stderr
     assert not witness.exists()

@@ -121,7 +121,8 @@ def _assumed(options: EstimateOptions, request: Request, *, asked: bool) -> Iter
     if not asked and options.global_batch is None:
         yield "one sequence for each GPU, which leaves nothing to divide (--global-batch)"
     if options.gpus_per_node is None:
-        yield f"nodes of {request.gpus_per_node} GPUs of one kind (--gpus-per-node)"
+        gpus = "GPU" if request.gpus_per_node == 1 else "GPUs"
+        yield f"nodes of {request.gpus_per_node} {gpus} of one kind (--gpus-per-node)"
     if options.interconnect is None:
         yield f"{request.interconnect} between nodes, the slower of both (--interconnect)"
 
@@ -141,6 +142,8 @@ def _kinds(options: EstimateOptions) -> Sequence[tuple[int, str]]:
     """Return how many there are of each kind, and its name or figures."""
     parts = [_COUNTED.fullmatch(part.strip()) for part in _JOINED.split(options.gpu or "")]
     kinds = [(int(part[1]), part[2]) for part in parts if part]
+    if len(parts) > 2:
+        raise UserError(f"--gpu names {len(parts)} kinds, and two can be divided", hint=_EXAMPLE)
     if len(kinds) != len(parts) or len(kinds) != 2 or not all(count for count, _ in kinds):
         raise UserError(f"--gpu {options.gpu} does not say how many of which", hint=_EXAMPLE)
     total = sum(count for count, _ in kinds)
@@ -170,6 +173,8 @@ def _requests(options: EstimateOptions, kinds: Sequence[tuple[int, str]]) -> Seq
         raise UserError(f"both kinds are {name}", hint=f"--gpu {name} --gpus {total}")
     if options.precision is None and not all(gpu.has_bf16 for gpu in gpus):
         options = replace(options, precision="fp16")
+    if len({gpu.arch.startswith("gfx") for gpu in gpus}) > 1:
+        raise UserError("GPUs of NVIDIA and AMD have no collectives in common", hint=_EXAMPLE)
     counts = [count for count, _ in kinds]
     usual = gcd(PER_NODE, *counts)
     network = min((network_of(gpu) for gpu in gpus), key=lambda one: one.node_gbs(usual))

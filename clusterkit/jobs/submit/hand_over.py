@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterkit.config.load import load_settings
 from clusterkit.core import files
 from clusterkit.core.commands import run_command
-from clusterkit.core.data import read_template
+from clusterkit.core.data import read_program
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import ClusterSpec, LaunchPlan, RenderedFile, ScriptKind
 from clusterkit.core.shell import Secret
@@ -245,7 +245,7 @@ def require_package(plan: LaunchPlan) -> None:
     if package is None:
         return
     answer = run_command(
-        [path, "-c", read_template("programs/machine/has_package.py"), package],
+        [path, "-c", read_program("programs/machine/has_package.py"), package],
         environment=environment,
         folder=plan.workdir,
         timeout_s=_TIMEOUT_S,

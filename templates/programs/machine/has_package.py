@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 
 name = sys.argv[1]
+sys.path.append("")  # the job would find it in its folder; last, so that nothing there is run
 if find_spec(name.replace("-", "_")) is None:
     from importlib import metadata
 

@@ -42,8 +42,8 @@ ck_find_names() {
     case $name in
       CK_* | FI_* | GLOO_* | NCCL_* | RCCL_* | SLURM_* | TORCH_* | UCX_*) ck_names+=("$name") ;;
       CUDA_DEVICE_* | CUDA_VISIBLE_DEVICES | HIP_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES) ck_names+=("$name") ;;
-      OMP_NUM_THREADS) ck_names+=("$name") ;;
-      *) [[ " $CK_DEFAULTS" != *" $name "* ]] || ck_names+=("$name") ;;
+      MLFLOW_RUN_CONTEXT | OMP_NUM_THREADS | TENSORBOARD_LOGGING_DIR) ck_names+=("$name") ;;
+      WANDB_NAME | WANDB_RESUME | WANDB_RUN_GROUP | WANDB_RUN_ID | WANDB_TAGS) ck_names+=("$name") ;;
     esac
   done
 }

@@ -372,9 +372,11 @@ def test_another_jobs_environment_does_not_leak_in(
 ) -> None:
     for name in ("SLURM_CPU_BIND", "PMIX_RANK", "SBATCH_EXCLUSIVE", "CK_PORT", "SUBMITIT_EXECUTOR"):
         monkeypatch.setenv(name, "leak")
-    monkeypatch.setenv("CK_DEFAULTS", "WANDB_RUN_ID TORCH_NCCL_DEBUG_INFO_PIPE_FILE ")
     for name in ("WANDB_RUN_ID", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
         monkeypatch.setenv(name, "leak")
+        monkeypatch.setenv(f"CK_DEFAULT_{name}", "leak")
+    monkeypatch.setenv("CK_DEFAULT_WANDB_NAME", "leak")
+    monkeypatch.setenv("WANDB_NAME", "chosen in the job")
     monkeypatch.setenv("SLURM_CONF", "/etc/here")
     monkeypatch.setenv("MINE", "kept")
     run = runs.start("env", runs.plan(nodes=1))
@@ -383,6 +385,7 @@ def test_another_jobs_environment_does_not_leak_in(
     assert f"CK_RUN={run.run_id}" in variables
     assert not [line for line in variables if line.endswith("=leak")]
     assert "MINE=kept" in variables
+    assert "WANDB_NAME=chosen in the job" in variables
     assert "SLURM_CONF=/etc/here" in variables
 
 

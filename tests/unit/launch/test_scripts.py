@@ -335,7 +335,7 @@ def test_trackers_know_the_run_unless_told_otherwise(desk: Desk) -> None:
         "mlflow.runName": run, "job": "a" * 70, "cluster": "fake", "framework": "torchrun",
     }  # fmt: skip
     assert seen["TENSORBOARD_LOGGING_DIR"] == f"{desk.folder}/tensorboard"
-    ours = set(seen["CK_DEFAULTS"].split()) & set(TRACKERS)
+    ours = {name for name in TRACKERS if seen.get(f"CK_DEFAULT_{name}") == seen.get(name, "")}
     assert ours == {"WANDB_RUN_ID", "WANDB_RUN_GROUP", *TRACKERS[5:]}
 
     del given["WANDB_TAGS"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_snippet, read_template
+from clusterkit.core.data import read_program, read_snippet
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called
@@ -44,7 +44,7 @@ def _command(job: PreflightJob) -> str | None:
     return exports + read_snippet(
         "job_python",
         python=quote_path(job.python),
-        program=quote(read_template("programs/preflight/job_packages.py")),
+        program=quote(read_program("programs/preflight/job_packages.py")),
         package=" ".join(
             quote(word)
             for word in (DISTRIBUTION, package, *(f"--which={name}" for name in job.mpirun))
