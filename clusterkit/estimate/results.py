@@ -159,6 +159,8 @@ class Speed:
     tokens_per_s_per_gpu: Interval
     mfu: Interval
     """Operations of the model (6 N + attention, nothing that is computed again) over the peak."""
+    of_full_power: Interval | None = None
+    """The throughput over that without the power limit of the GPU; None where there is no limit."""
 
     @property
     def bytes_per_step(self) -> float:

@@ -247,6 +247,24 @@ def bill(answer: Answer) -> Sequence[str]:
     return wrapped(f"{text} (no failures, no pauses).")
 
 
+def power(answer: Answer) -> Sequence[str]:
+    """Return what a power limit costs: throughput of the strategy, energy of what was measured."""
+    one, limit = answer.subject, answer.request.gpu.power
+    kept = one.speed.of_full_power
+    if limit is None or kept is None:
+        return ()
+    slower = _percent(1 - kept.high, 1 - kept.low)
+    text = f"At {limit.watts:g} W of {limit.default_watts:g}: {one.name} is {slower} slower; the "
+    text += f"GPUs took {_percent(*limit.energies)} of the energy for a step in what was measured"
+    return wrapped(f"{text} ({', '.join(limit.trainings)}).")
+
+
+def _percent(low: float, high: float) -> str:
+    """Return `4 to 9 %`, or one figure where both round to it."""
+    ends = [f"{100 * part:.0f}" for part in (low, high)]
+    return " to ".join(dict.fromkeys(ends)) + " %"
+
+
 def renting(request: Request) -> Sequence[str]:
     """Return what the rented machines cost, and from how much use on owning some costs less."""
     lines = wrapped(f"Rented: {request.instance}.") if request.instance is not None else ()

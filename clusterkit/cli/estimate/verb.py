@@ -151,6 +151,7 @@ def _show(answer: Answer) -> None:
         report.explanation(subject) if request.explain else (),
         report.curve(answer) if request.scale else (),
         report.bill(answer) if request.tokens is not None else (),
+        report.power(answer),
         report.renting(request),
         report.assumptions(answer),
         report.warnings(subject),

@@ -35,6 +35,20 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLimit:
+    """A power limit of a GPU, and what trainings lost by it: ratios to the default limit."""
+
+    watts: float
+    default_watts: float
+    speeds: tuple[float, float, float]
+    """The least, the median and the best of the measured trainings."""
+    energies: tuple[float, float]
+    """The least and the most energy that the GPUs took for a step."""
+    trainings: tuple[str, ...]
+    """Which were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU; rates are dense, links in one direction, and None is for what it does not have."""
 
@@ -57,6 +71,8 @@ class Gpu:
     """What CUDA or HIP reports as the total; None where nobody has looked."""
     linked: int | None = None
     """How many GPUs its NVLink joins; None for all of a node."""
+    power: PowerLimit | None = None
+    """A limit below what it may draw by itself, where one is set."""
 
     @property
     def usable_bytes(self) -> float:

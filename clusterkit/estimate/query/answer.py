@@ -17,6 +17,7 @@ from clusterkit.estimate.factors import Calibration, calibration_file, load_cali
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.instances import instance_named
 from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
+from clusterkit.estimate.machines.power import under_limit
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.named import amount, model_named, model_of_params
 from clusterkit.estimate.query.options import EstimateOptions
@@ -98,6 +99,8 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
         reader.refuse("which GPU?", hint)
     else:
         gpu = reader.take(partial(gpu_named, options.gpu), None)
+    if gpu is not None and options.power_limit is not None:
+        gpu = reader.take(partial(under_limit, gpu, options.power_limit), None)
     named = options.strategy
     strategy = reader.take(lambda: None if named is None else strategy_named(named), None)
     training = _training(options, reader)

@@ -46,6 +46,15 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
     if request.tokens is not None:
         bill = bill_of(subject.setup, subject.speed, request.tokens, price=request.price)
         found["bill"] = {"strategy": subject.name, "bill": bill}
+    power, kept = request.gpu.power, subject.speed.of_full_power
+    if power is not None and kept is not None:
+        found["power_limit"] = {
+            "strategy": subject.name,
+            **picked(power, "watts", "default_watts", "trainings"),
+            "speed_ratio": _rounded(kept.likely),
+            "speed_ratio_range": _range(kept),
+            "energy_ratio_range": tuple(map(_rounded, power.energies)),
+        }
     if request.instance is not None:
         found["instance"] = request.instance
     if request.owned is not None and request.price is not None:

@@ -28,7 +28,10 @@ from clusterkit.estimate.strategies import strategy_named
 _JOINED = re.compile(r"\+(?=\s*+[a-zA-Z])|[+,](?=\s*+\d++\s*+x)")
 _COUNTED = re.compile(r"(\d{1,7})\s*+x\s*+(\S.*+)")
 _EXAMPLE = "two kinds with a number of each: --gpu 8xa100-80+8xh100"
-_ONE_KIND = ("on", "own", "tokens", "price", "explain", "scale", "tp", "pp", "cp", "ep", "vpp")
+_ONE_KIND = (
+    *("power_limit", "on", "own", "tokens", "price", "explain", "scale"),
+    *("tp", "pp", "cp", "ep", "vpp"),
+)
 _Division: TypeAlias = tuple[tuple[Candidate, ...], str | None]
 _TRIES = 8
 """Accumulations that fit and are compared, from the smallest on: more of them take longer."""
@@ -150,7 +153,8 @@ def _kinds(options: EstimateOptions) -> Sequence[tuple[int, str]]:
     if options.gpus not in {None, total}:
         message = f"--gpus {options.gpus}, and {options.gpu} are {total}"
         raise UserError(message, hint="leave --gpus out")
-    given = ["--" + name for name in _ONE_KIND if getattr(options, name) not in {None, False}]
+    given = [name for name in _ONE_KIND if getattr(options, name) not in {None, False}]
+    given = ["--" + name.replace("_", "-") for name in given]
     named = None if options.strategy is None else strategy_named(options.strategy)
     if named is not None and (
         named.library is Library.MEGATRON or named.tp or named.pp or named.cp

@@ -47,6 +47,9 @@ class EstimateOptions:
     interconnect: Annotated[str | None, Option("NAME",
         "Network between nodes: ndr, roce-100, 4xhdr, ... (clusterkit explain "
         "interconnects).", panel=_MACHINES)] = None
+    power_limit: Annotated[float | None, Option("WATT",
+        "Of each GPU (nvidia-smi -pl): what it costs in speed, where that was measured.",
+        panel=_MACHINES)] = None
     on: Annotated[str | None, Option("CLOUD:TYPE",
         "On rented machines, as aws:p5.48xlarge: their GPUs, network and price; several, "
         "behind commas, are ranked by money.", panel=_MACHINES)] = None

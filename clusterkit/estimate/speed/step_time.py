@@ -22,19 +22,32 @@ _DAY_S = 86_400
 
 
 def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
-    """Return how long a step takes, part by part, and the throughput that follows."""
+    """Return how long a step takes, part by part, and the throughput that follows.
+
+    A power limit slows computing, not transfers, as much as it slowed the trainings of `power.tsv`.
+    """
     measured = (calibration or Calibration()).on(setup.gpu.name)
     transfers = transfers_of(setup, calibration=measured)
-    parts = _parts(setup, compute_of(setup), transfers, speedup=measured.utilisation_scale)
-    known, seconds = setup.gpu.architecture, sum(parts.values())
-    low, high = known.measured_rate if measured.measured_step else known.rate
-    step = Interval(low=seconds / high, likely=seconds, high=seconds / low)
+    compute, power = compute_of(setup), setup.gpu.power
+
+    def parts_at(speed: float) -> dict[str, float]:
+        speedup = measured.utilisation_scale * speed
+        return _parts(setup, compute, transfers, speedup=speedup)
+
+    slow, usual, fast = power.speeds if power is not None else (1.0, 1.0, 1.0)
+    parts = {speed: parts_at(speed) for speed in {slow, usual, fast}}
+    low, likely, high = (sum(parts[speed].values()) for speed in (fast, usual, slow))
+    seconds = Interval(low=low, likely=likely, high=high)
+    known = setup.gpu.architecture
+    least, most = known.measured_rate if measured.measured_step else known.rate
+    step = Interval(low=low / most, likely=likely, high=high / least)
     return Speed(
         transfers=transfers,
-        **parts,
+        **parts[usual],
         step_s=step,
         tokens_per_s_per_gpu=_over(setup.tokens / setup.gpus, step),
         mfu=_over(mfu_of(setup, setup.tokens / setup.gpus), step),
+        of_full_power=None if power is None else _over(sum(parts_at(1.0).values()), seconds),
     )
 
 
