@@ -41,7 +41,7 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
         problem
         for rule in (
             *(_machines, _experts, _tensor_ranks, _pipeline, _sequence),
-            *(_sharding, _offload, _megatron),
+            *(_sharding, _zeropp, _offload, _megatron),
         )
         for problem in rule(setup)
     )
@@ -189,6 +189,30 @@ def _sharding(setup: Setup) -> Iterator[Problem]:
         yield _problem("hybrid", setup, where=where, enough=enough)
 
 
+def _zeropp(setup: Setup) -> Iterator[Problem]:
+    """Yield what ZeRO++ is not estimated with.
+
+    DeepSpeed forms its groups of the ranks of a node, whatever they hold (deepspeed/utils/groups.py
+    of 0.19.8): tensor-parallel ranks would exchange different weights. One node reduces as ever.
+    """
+    if not setup.zeropp:
+        return
+    library, sharding = setup.library, setup.sharding
+    cases = (
+        (library is not Library.DEEPSPEED, f"{library}"),
+        (sharding is not Sharding.FULL, f"{sharding} sharding"),
+        (setup.adapter is not None, "adapters"),
+        ({setup.offload_optimizer, setup.offload_params} != {Offload.NONE}, "offloading"),
+        (setup.precision is Precision.FP32, "fp32"),
+        *((getattr(setup, n) > 1, f"{n} {getattr(setup, n)}") for n in ("tp", "cp", "ep")),
+    )
+    beside = ", ".join(what for so, what in cases if so)
+    if beside:
+        yield _problem("zeropp", setup, beside=beside)
+    if setup.nodes < 2:
+        yield _problem("zeropp-node", setup, enough=2 * setup.gpus_per_node)
+
+
 def _offload(setup: Setup) -> Iterator[Problem]:
     optimizer, params = setup.offload_optimizer, setup.offload_params
     if optimizer is Offload.NONE and params is Offload.NONE:
@@ -223,6 +247,8 @@ def _megatron(setup: Setup) -> Iterator[Problem]:
 def warnings_of(setup: Setup) -> Iterator[Problem]:
     """Yield what a setup that can be run should rather not do."""
     model, pp = setup.model, setup.pp
+    if setup.zeropp:
+        yield _problem("zeropp-numbers", setup)
     if setup.tp > setup.gpus_per_node:
         yield _problem("tp-nodes", setup)
     if model.max_seq is not None and setup.seq > model.max_seq and not model.learned_positions:

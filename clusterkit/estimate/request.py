@@ -198,6 +198,7 @@ def setup_of(
         offload_params=strategy.offload_params,
         fp32_gradients=strategy.library is Library.MEGATRON,
         adapter=adapter,
+        zeropp=strategy.zeropp,
         **{name: getattr(request, name) for name in _ALIKE},
     )
 

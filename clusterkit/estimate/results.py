@@ -126,7 +126,7 @@ class Transfer:
     name: str
     """`gather parameters (forward)`, `reduce-scatter gradients` ..."""
     group: str
-    """Who takes part: `data`, `tensor`, `pipeline`, `shard`, `replicas`."""
+    """Who takes part: `data`, `tensor`, `pipeline`, `shard`, `node`, `replicas`."""
     bytes: float
     """What a rank sends in a step."""
     messages: int

@@ -167,6 +167,9 @@ class Setup:
     """Whether gradients are reduced only after the last micro batch (FSDP's `no_sync`)."""
     fp32_gradients: bool = False
     """Whether gradients are accumulated in fp32 (Megatron, nanotron)."""
+    zeropp: bool = False
+    """Whether ZeRO-3 sends quantized weights and gradients, and keeps a second copy of the weights
+    in each node (ZeRO++, with all of its three parts)."""
     adapter: Adapter | None = None
     interconnect: str | None = None
     """Name of the network between nodes; None for the usual one of such GPUs."""

@@ -28,6 +28,7 @@ class Strategy:
     offload_optimizer: Offload = Offload.NONE
     offload_params: Offload = Offload.NONE
     adapter: Adapter | None = None
+    zeropp: bool = False
     tp: int | None = None
     """Ranks, where a name has them in it."""
     pp: int | None = None
@@ -61,7 +62,10 @@ _ADDED: Mapping[str, Checkpointing | Adapter] = {
 
 
 _ROWS = tuple(read_table(__file__, "strategies.tsv"))
-STRATEGIES = tuple(row_of(Strategy, row, adapter=_ADDED.get(row["adapter"])) for row in _ROWS)
+STRATEGIES = tuple(
+    row_of(Strategy, row, adapter=_ADDED.get(row["adapter"]), zeropp=row["zeropp"] == "yes")
+    for row in _ROWS
+)
 """Simplest first, as far as they can be compared."""
 
 _BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
@@ -80,7 +84,7 @@ def strategy_named(text: str) -> Strategy:
     Raises:
         UserError: it is none of the names that are known.
     """
-    base, *added = text.strip().lower().split("+")
+    base, *added = text.strip().lower().replace("zero++", "zeropp").split("+")
     if not base.strip():
         hint = "--strategy fsdp, or one of clusterkit explain strategies"
         raise UserError("--strategy names none", hint=hint)

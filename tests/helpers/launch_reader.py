@@ -189,6 +189,7 @@ def _deepspeed(document: Mapping[str, Any], training: Mapping[str, Any]) -> dict
         "offload_params": Offload(zero.get("offload_param", {}).get("device", "none")),
         "tp": document.get("tensor_parallel", {}).get("autotp_size", 1),
         "cp": document.get("sequence_parallel_size", 1),
+        "zeropp": zero.get("zero_quantized_weights", False),
         "precision": _deepspeed_precision(document, training),
     }
 

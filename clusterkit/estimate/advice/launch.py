@@ -46,7 +46,7 @@ IN_COMMAND = _MACHINES | {
     *("sharding", "shard_group", "precision", "offload_optimizer", "offload_params")
 }
 """Fields of a setup that the submit line or the configuration of FSDP holds, or nobody."""
-IN_DS_CONFIG = IN_COMMAND | {"micro_batch", "accumulation", "tp", "cp"}
+IN_DS_CONFIG = IN_COMMAND | {"micro_batch", "accumulation", "tp", "cp", "zeropp"}
 _IN_ARGUMENTS = _MACHINES | {
     *("sharding", "seq", "sequence_parallel", "micro_batch", "accumulation", "precision"),
     *(*MEGATRON_FLAGS, "optimizer", "loss", "fp32_gradients", "checkpointing", "flash_attention"),

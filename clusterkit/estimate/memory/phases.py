@@ -59,6 +59,10 @@ def resident(stage: Stage) -> Iterator[Term]:
         )
     if on_gpu(setup.offload_params):
         yield _states(stage, "parameters", each.params, shares.params)
+    if setup.zeropp:
+        form, share = f"{each.params:g} P", 1 / setup.gpus_per_node
+        size = each.params * stage.trained * share
+        yield _term("second copy of parameters", size, _formula(form, stage.trained, share))
     if on_gpu(setup.offload_optimizer):
         yield _states(stage, "optimizer states", each.optimizer, shares.optimizer)
     if setup.library is Library.DDP and setup.gpus > 1 and not setup.bucket_view:

@@ -4,13 +4,14 @@ Data parallelism: the bytes of ZeRO section 7 (arXiv:1910.02054): with N ranks a
 bytes, 2 (N-1)/N P for an all-reduce, and 3 (N-1)/N P where parameters are sharded, too, since they
 are gathered for the forward and again for the backward pass. Tensor and sequence parallelism:
 arXiv:1909.08053 and arXiv:2205.05198, 4 all-reduces of the activations of a block, 6 where the
-forward pass runs again; pipelines: arXiv:2104.04473.
+forward pass runs again; pipelines: arXiv:2104.04473; ZeRO++: arXiv:2306.10209.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from clusterkit.estimate import FACTS
 from clusterkit.estimate.factors import Calibration
@@ -175,6 +176,8 @@ def data_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         case Sharding.GRADIENTS:
             yield ranks.scattered(times=k, hidden=True)
             yield ranks.gathered("forward", times=k if fsdp else 1, hidden=fsdp)
+        case Sharding.FULL if setup.zeropp:
+            yield from ranks.quantized()
         case Sharding.FULL | Sharding.HYBRID:
             yield ranks.gathered("forward", times=setup.accumulation, hidden=True)
             yield ranks.gathered("backward", times=setup.accumulation, hidden=True)
@@ -228,7 +231,7 @@ class _Ranks:
             messages=pieces * times,
             seconds=self.fabric.all_reduce_s(size / pieces, group) * pieces * times,
             hidden=hidden,
-            formula=f"{formula}, {ranks}, {self._figures('g')}{_times(times)}",
+            formula=f"{formula}, {ranks}, {self._params}, g = {each}{_times(times)}",
             times=times,
         )
 
@@ -243,13 +246,39 @@ class _Ranks:
         sent = self._one_way(name, "w", each, times=times, hidden=hidden)
         return replace(sent, during="forward") if when == "forward" else sent
 
-    def _one_way(self, name: str, letter: str, each: int, *, times: int, hidden: bool) -> Transfer:
-        group, size = self.shard, params_per_rank(self.setup) * each
+    def quantized(self) -> Iterator[Transfer]:
+        """Yield what ZeRO++ sends for each micro batch: q bytes of a parameter, scales left out.
+
+        8 bits of a weight to all ranks; backward its 16 bits, from the second copy in the node;
+        4 bits of a gradient, first within the node, then the sum of each rank between nodes.
+        """
+        setup, domain = self.setup, domain_of(self.setup)
+        per_node, times = min(setup.gpus_per_node, setup.gpus), setup.accumulation
+        node, nodes = group_of(per_node, 1, domain), group_of(setup.nodes, per_node, domain)
+        sent = partial(self._one_way, letter="q", times=times, hidden=True)
+        yield replace(sent("gather parameters in 8 bits (forward)", each=1), during="forward")
+        yield sent("gather parameters (backward)", each=2, group=node, who="node")
+        name = "reduce-scatter gradients in 4 bits"
+        yield sent(name, each=0.5, group=node, who="node")
+        yield sent(f"{name}, between nodes", each=0.5 / per_node, group=nodes, who="replicas")
+
+    def _one_way(
+        self,
+        name: str,
+        letter: str,
+        each: float,
+        *,
+        times: int,
+        hidden: bool,
+        group: Group | None = None,
+        who: str = "shard",
+    ) -> Transfer:
+        group, size = group or self.shard, params_per_rank(self.setup) * each
         pieces = self._pieces(size, each)
-        figures = f"N = {self._shards}, {self._figures(letter)}{_times(times)}"
+        figures = f"N = {group.ranks}, {self._params}, {letter} = {each:g}{_times(times)}"
         return Transfer(
             name=name,
-            group="shard",
+            group=who,
             bytes=(group.ranks - 1) / group.ranks * size * times,
             messages=pieces * times,
             seconds=self.fabric.all_gather_s(size / pieces, group) * pieces * times,
@@ -258,12 +287,11 @@ class _Ranks:
             times=times,
         )
 
-    def _figures(self, letter: str) -> str:
-        """Return the parameters of a rank and their bytes: `w` of a weight, `g` of a gradient."""
-        each = self.setup.element_bytes if letter == "w" else gradient_wire_bytes(self.setup)
-        return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
+    @property
+    def _params(self) -> str:
+        return f"P = {params_per_rank(self.setup):.3e}"
 
-    def _pieces(self, size: float, each: int) -> int:
+    def _pieces(self, size: float, each: float) -> int:
         """Return in how many collectives `size` bytes go, at `each` bytes per element."""
         library = self.setup.library
         if self.setup.sharding in {Sharding.FULL, Sharding.HYBRID} or library in FSDP:

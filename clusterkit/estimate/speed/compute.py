@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from clusterkit.estimate import FACTS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.machines.interconnects import pcie_gbs
-from clusterkit.estimate.memory.states import gradient_wire_bytes, owned_params
+from clusterkit.estimate.memory.states import gradient_wire_bytes, owned_params, params_per_rank
+from clusterkit.estimate.results import Interval
 from clusterkit.estimate.setup import TORCH, Checkpointing, Library, Offload, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
 
@@ -259,6 +260,23 @@ def _optimizer_s(setup: Setup) -> float:
     pure = setup.precision is Precision.PURE_BF16
     traffic = FACTS["pure_optimizer_traffic" if pure else "optimizer_traffic"]
     return owned_params(setup) * traffic / _memory(setup.gpu)
+
+
+def quantizing_s(setup: Setup) -> Interval:
+    """Return the seconds of a step that the kernels of ZeRO++ take: a model, which nobody measured.
+
+    At least, the bytes that they read and write at the rate of the memory. For each of P parameters
+    and micro batch, with N ranks, n in a node: its 8 bits become 16 (3 bytes), its gradient 4 bits
+    (2.5), which are summed (0.5); a rank quantizes its shard and stores the sum (5 / N), copies its
+    part of the second copy (4 / n), and has the n-th part of the gradients to quantize, to read
+    again and to sum (5 / n). At most several times that (facts.tsv); likely is the geometric mean.
+    """
+    if not setup.zeropp:
+        return Interval(low=0.0, likely=0.0, high=0.0)
+    each = 3 + 2.5 + 0.5 + 5 / setup.shard_ranks + (4 + 5) / setup.gpus_per_node
+    least = setup.accumulation * params_per_rank(setup) * each / _memory(setup.gpu)
+    worst = FACTS["quantize_worst"]
+    return Interval(low=least, likely=least * worst**0.5, high=least * worst)
 
 
 def offload_s(setup: Setup) -> float:

@@ -16,7 +16,13 @@ from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of
-from clusterkit.estimate.speed.compute import Compute, compute_of, needed_flops, offload_s
+from clusterkit.estimate.speed.compute import (
+    Compute,
+    compute_of,
+    needed_flops,
+    offload_s,
+    quantizing_s,
+)
 
 _DAY_S = 86_400
 
@@ -38,9 +44,13 @@ def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
     parts = {speed: parts_at(speed) for speed in {slow, usual, fast}}
     low, likely, high = (sum(parts[speed].values()) for speed in (fast, usual, slow))
     seconds = Interval(low=low, likely=likely, high=high)
-    known = setup.gpu.architecture
+    known, more = setup.gpu.architecture, quantizing_s(setup)
     least, most = known.measured_rate if measured.measured_step else known.rate
-    step = Interval(low=low / most, likely=likely, high=high / least)
+    step = Interval(
+        low=(low - more.likely + more.low) / most,
+        likely=likely,
+        high=(high - more.likely + more.high) / least,
+    )
     return Speed(
         transfers=transfers,
         **parts[usual],
@@ -90,7 +100,9 @@ def _parts(
     tensor = sum(t.seconds for t in transfers if t.group == "tensor" and not t.hidden)
     stage_s = compute.micro_batch_s + tensor / setup.accumulation
     return {
-        "compute_s": setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
+        "compute_s": setup.accumulation * compute.micro_batch_s
+        + compute.optimizer_s
+        + quantizing_s(setup).likely,
         "bubble_s": (setup.pp - 1) / setup.vpp * stage_s,
         "exposed_s": exposed_s(compute, transfers),
         "offload_s": offload_s(setup),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,28 @@ def sent(**changes: Any) -> float:
 def sharded(**changes: Any) -> float:
     """Return what ZeRO-3 sends: everything in 16 bits."""
     return sent(sharding=Sharding.FULL, **changes)
+
+
+def test_zeropp_sends_what_its_paper_says() -> None:
+    """Table 1 of arXiv:2306.10209: M / 2 forward, nothing backward, M / 4, between nodes."""
+    four = setup(gpus=32, sharding=Sharding.FULL, zeropp=True, accumulation=2)
+    found = {transfer.name: transfer for transfer in transfers_of(four)}
+    told: dict[str, Any] = {name: (one.group, one.bytes / 2e9) for name, one in found.items()}
+    assert told == {
+        "gather parameters in 8 bits (forward)": ("shard", pytest.approx(31 / 32 * 14 / 2)),
+        "gather parameters (backward)": ("node", pytest.approx(7 / 8 * 14)),
+        "reduce-scatter gradients in 4 bits": ("node", pytest.approx(7 / 8 * 14 / 4)),
+        "reduce-scatter gradients in 4 bits, between nodes": (
+            "replicas", pytest.approx(3 / 4 * 14 / 4 / 8),
+        ),
+    }  # fmt: skip
+    assert [one.during for one in found.values()] == ["forward"] + 3 * ["backward"]
+    slow, fast = (
+        {t.name: t.seconds for t in transfers_of(replace(four, interconnect=name))}
+        for name in ("ethernet-10", "infiniband-ndr")
+    )
+    within = [name for name in slow if slow[name] == fast[name]]
+    assert within == ["gather parameters (backward)", "reduce-scatter gradients in 4 bits"]
 
 
 def test_a_single_gpu_sends_nothing() -> None:

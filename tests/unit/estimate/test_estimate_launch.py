@@ -146,8 +146,16 @@ def test_deepspeed_reads_the_configuration_as_it_is_meant(
         assert read.gradient_accumulation_steps == setup.accumulation
         assert read.bfloat16_config.enabled == ("bf16" in precision and "amp" not in precision)
         assert read.float16_config.enabled == (precision == "fp16")
+        assert not read.zero_config.zero_quantized_gradients
         where = getattr(read.zero_config.offload_optimizer, "device", "none")
         assert str(getattr(where, "value", where)) == str(setup.offload_optimizer)
+    pluses = json.loads(
+        launch_of(setup_named("zeropp", precision=precision)).files["ds_config.json"]
+    )
+    zero = config.DeepSpeedConfig(pluses).zero_config
+    assert zero.zero_quantized_weights
+    assert zero.zero_quantized_gradients
+    assert zero.zero_hpz_partition_size == REQUEST.gpus_per_node
 
 
 def test_fsdp_arguments_are_those_of_torch() -> None:

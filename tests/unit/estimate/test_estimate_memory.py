@@ -313,6 +313,16 @@ def test_the_head_is_on_the_last_stage_and_the_embedding_on_the_first() -> None:
     assert memory_of(replace(one, model=narrow)).peak.name == "backward"
 
 
+def test_zeropp_keeps_a_second_copy_in_each_node() -> None:
+    one = setup(gpus=32, sharding=Sharding.FULL)
+    plain, more = memory_of(one), memory_of(replace(one, zeropp=True))
+    copy = terms(more, "forward")["second copy of parameters"]
+    assert copy.bytes == pytest.approx(2 * 7e9 / 8)
+    for before, after in zip(plain.phases[1:], more.phases[1:], strict=True):
+        assert after.bytes - before.bytes == pytest.approx(copy.bytes)
+    assert parts_of(more)[Kind.PARAMETERS] == pytest.approx(2 * 7e9 * (1 / 32 + 1 / 8))
+
+
 def test_what_is_offloaded_needs_the_host_instead() -> None:
     one = setup(gpus=8, sharding=Sharding.FULL, checkpointing=Checkpointing.FULL)
     optimizer = replace(one, offload_optimizer=Offload.CPU)

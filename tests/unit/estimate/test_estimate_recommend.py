@@ -139,6 +139,14 @@ def test_16_bits_are_what_is_usual_with_the_library() -> None:
             "ZeRO-2 and pipeline parallelism exclude",
             "--strategy zero1 --pp 2",
         ),
+        (setup("zeropp", gpus=8), "there is one only", "--gpus 16"),
+        (setup("zeropp", gpus=16, tp=2), "not with tp 2", "--strategy zeropp without"),
+        (setup("zeropp", gpus=16, cp=2), "not with cp 2", "zero3"),
+        (setup("zeropp", gpus=16, adapter=Adapter()), "not with adapters", "zero3"),
+        (setup("zeropp", gpus=16, offload_optimizer=Offload.CPU), "not with offloading", "zero3"),
+        (setup("zeropp", gpus=16, precision=Precision.FP32), "not with fp32", "zero3"),
+        (setup("zeropp", gpus=16, library=Library.FSDP2), "not with fsdp2", "zero3"),
+        (setup("zeropp", gpus=16, sharding=Sharding.HYBRID), "not with hybrid", "zero3"),
         (setup("zero3", pp=2), "ZeRO-3 and pipeline parallelism exclude", "megatron"),
         (setup("ddp", pp=2), "DDP alone has no pipeline", "megatron"),
         (setup("megatron", pp=16, model=model_named("gpt2")), "more than the 12 layers", "--pp 12"),
@@ -248,6 +256,24 @@ def test_a_strategy_that_is_asked_for_stands_alone() -> None:
     assert [one.name for one in tried.candidates] == ["zero2"]
     with pytest.raises(UserError, match="ZeRO-2 and pipeline"):
         answer_of(request_of(pp=2, strategy=strategy_named("zero2")))
+
+
+def test_zeropp_is_taken_only_where_it_is_asked_for() -> None:
+    slow = request_of(
+        model=model_of_params("13B"), gpus=32, global_batch=32, interconnect="ethernet-10"
+    )
+    tried = answer_of(slow)
+    asked = answer_of(replace(slow, strategy=strategy_named("ZeRO++")))
+    assert asked.chosen is not None
+    assert tried.chosen is not None
+    assert asked.chosen.tokens_per_s > 2 * next(
+        one.tokens_per_s for one in tried.candidates if one.name == "zero3"
+    )
+    assert not any(one.setup.zeropp for one in tried.candidates)
+    assert any("changes the numbers" in one.message for one in warnings_of(asked.chosen.setup))
+    for wrong in ("fsdp+zeropp", "zeropp-offload"):
+        with pytest.raises(UserError, match="unknown"):
+            strategy_named(wrong)
 
 
 def test_illegal_ones_are_refused_beside_the_others() -> None:

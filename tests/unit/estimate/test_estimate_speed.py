@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,11 +22,17 @@ from clusterkit.estimate.setup import (
     Library,
     Loss,
     Offload,
+    Precision,
     Setup,
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.speed.compute import model_flops, needed_flops, work_of
+from clusterkit.estimate.speed.compute import (
+    model_flops,
+    needed_flops,
+    quantizing_s,
+    work_of,
+)
 from clusterkit.estimate.speed.step_time import bill_of, mfu_of, scaling, speed_of, utilisation_of
 from tests.unit.estimate.test_estimate_communication import SETUPS, SEVEN, setup
 
@@ -179,6 +186,45 @@ def test_a_slow_network_shows_where_the_curve_starts_beyond_a_node() -> None:
     )
     assert all(point.efficiency < 0.1 for point in slow)
     assert all(point.efficiency > 0.9 for point in fast)
+
+
+def test_quantizing_takes_what_its_bytes_take_at_least() -> None:
+    """By hand: 6 + 9 / 8 + 5 / 32 bytes for each of 7e9 parameters, at 80 % of 2,039 GB/s."""
+    one = setup(gpu=gpu_named("a100-80"), gpus=32, sharding=Sharding.FULL, zeropp=True)
+    known = quantizing_s(one)
+    assert known.low == pytest.approx(7e9 * 7.28125 / (0.8 * 2039e9))
+    assert known.high == pytest.approx(5 * known.low)
+    assert known.low < known.likely < known.high
+    assert quantizing_s(replace(one, accumulation=3)).low == pytest.approx(3 * known.low)
+    assert quantizing_s(replace(one, zeropp=False)).high == 0
+    speed, low_high = speed_of(one), one.gpu.architecture.rate
+    rest = speed.step_s.likely - known.likely
+    assert speed.step_s.low == pytest.approx((rest + known.low) / low_high[1])
+    assert speed.step_s.high == pytest.approx((rest + known.high) / low_high[0])
+    without = speed_of(replace(one, zeropp=False)).compute_s
+    assert speed.compute_s == pytest.approx(without + known.likely)
+
+
+@pytest.mark.parametrize(
+    ("nics", "tokens", "estimated", "published"),
+    [(1, 1024, 2.2, 2.2), (1, 2048, 1.5, 2.2), (4, 1024, 1.0, 1.36), (4, 2048, 1.0, 1.29)],
+)
+def test_zeropp_is_not_told_faster_than_it_was_published(
+    nics: int, tokens: int, estimated: float, published: float
+) -> None:
+    """384 V100s in nodes of 16, NICs of 100 Gbit/s (DeepSpeed, blogs/zeropp); what docs say."""
+    gpt = ModelShape(
+        name="18B", layers=40, hidden=6144, heads=32, kv_heads=32, head_dim=192, ffn=4 * 6144,
+        vocab=50304, gated=False, biases=True, tied=True,
+    )  # fmt: skip
+    zero3 = setup(
+        model=gpt, gpu=gpu_named("v100-32"), gpus=384, gpus_per_node=16, seq=1024,
+        micro_batch=tokens // 1024, precision=Precision.FP16, sharding=Sharding.FULL,
+        checkpointing=Checkpointing.FULL, interconnect=f"custom:gbit=100,nics={nics}",
+    )  # fmt: skip
+    factor = step(zero3) / step(replace(zero3, zeropp=True))
+    assert factor == pytest.approx(estimated, abs=0.05)
+    assert factor < published
 
 
 def test_full_sharding_over_many_nodes_loses_to_one_node() -> None:
