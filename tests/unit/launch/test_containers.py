@@ -143,12 +143,13 @@ def test_what_trackers_know_the_run_by_goes_into_the_image(tmp_path: Path) -> No
         runtime=ContainerRuntime.ENROOT, image=str(tmp_path / "image.sqsh"), mounts=()
     )
     run = {"CK_RUN": "train-20261129-011500-d03f56", "CK_RESULTS": str(tmp_path)}
-    done = run_node_script(tmp_path, container, "true", **run, WANDB_NAME="of the shell")
+    shell = {"WANDB_NAME": "mine", "WANDB_API_KEY": "hush"}
+    done = run_node_script(tmp_path, container, "true", **run, **shell)
     assert done.returncode == 0, done.stderr
     named = done.stdout.splitlines()
-    for name in ("WANDB_RUN_ID", "MLFLOW_RUN_CONTEXT", "TENSORBOARD_LOGGING_DIR"):
+    for name in ("WANDB_NAME", "WANDB_RUN_ID", "MLFLOW_RUN_CONTEXT", "TENSORBOARD_LOGGING_DIR"):
         assert named.count(f"--env={name}") == 1
-    assert "--env=WANDB_NAME" not in named, "nothing of the shell does, but what --env names"
+    assert "--env=WANDB_API_KEY" not in named, "of the shell alone: --secret hands it on"
 
 
 @pytest.mark.parametrize("runtime", PRETENDERS)
