@@ -19,6 +19,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.core.version import __version__
+from clusterkit.executors.run.runfolder import RunFolder
 
 FILE = "provenance.json"
 SENT = ".laptop"
@@ -60,7 +61,8 @@ def provenance_of(folder: Path) -> dict[str, Any]:
     for path in _DRIVERS:
         with suppress(OSError):
             document["driver"] = f"{path.parent.name} {path.read_text().strip()}"
-    if (told := _told_of(folder)) is not None:
+    copy, told = _copy_around(folder)
+    if copy is not None:
         return document | {key: told[key] for key in _OF_CODE if key in told}
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
@@ -81,11 +83,13 @@ def of_code(folder: Path) -> dict[str, Any]:
 
 def copy_for_one_job(folder: Path) -> Path | None:
     """Return the copy that `folder` is in, where a laptop has sent that for the job at hand."""
-    for path in (folder, *folder.parents):
-        if path.parent.parent.name == SENT:
-            told = files.read_json(beside(path), own=True) or {}
-            return path if told.get(OF_ONE_JOB) is True else None
-    return None
+    copy, told = _copy_around(folder)
+    return copy if copy is not None and told.get(OF_ONE_JOB) is True else None
+
+
+def is_snapshot(folder: Path) -> bool:
+    """Tell whether `folder` is the one of the code in a run folder."""
+    return folder.name == CODE and RunFolder(folder.parent).plan.exists()
 
 
 def beside(copy: Path) -> Path:
@@ -93,14 +97,14 @@ def beside(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.json")
 
 
-def _told_of(folder: Path) -> Mapping[str, Any] | None:
-    """Return what was noted of the code in a copy or a snapshot; None where `folder` is in none."""
+def _copy_around(folder: Path) -> tuple[Path | None, Mapping[str, Any]]:
+    """Return the copy or the snapshot that `folder` is in, if any, and what was noted of it."""
     for path in (folder, *folder.parents):
         if path.parent.parent.name == SENT:
-            return files.read_json(beside(path), own=True) or {}
-        if path.name == CODE and (path.parent / FILE).exists():
-            return files.read_json(path.parent / FILE, own=True) or {}
-    return None
+            return path, files.read_json(beside(path), own=True) or {}
+        if is_snapshot(path):
+            return path, files.read_json(path.parent / FILE, own=True) or {}
+    return None, {}
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

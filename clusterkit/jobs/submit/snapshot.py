@@ -149,7 +149,7 @@ def root_of(here: Path) -> Path:
     A submodule is a part of the repository around it. A folder that is in none is its own.
     """
     for folder in (here, *here.parents):
-        if folder.name == CODE and RunFolder(folder.parent).plan.exists():
+        if provenance.is_snapshot(folder):
             return folder
         git = folder / ".git"
         if git.is_dir() or (git.is_file() and "/modules/" not in git.read_text(errors="replace")):

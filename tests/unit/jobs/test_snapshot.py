@@ -121,6 +121,19 @@ def test_what_a_laptop_has_sent_becomes_the_snapshot_of_its_job(tree: Path) -> N
     assert json.loads((anew / "provenance.json").read_text())["commit"] == "c" * 40
 
 
+def test_a_file_called_as_ours_beside_code_is_not_taken_for_ours(tree: Path) -> None:
+    code = tree / "code"
+    code.mkdir()
+    (tree / "provenance.json").write_text('{"commit": "of SLSA"}')
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    subprocess.run(["git", *who, "commit", "-qm", "first"], cwd=tree, check=True)
+    (code / "train.py").write_text("")
+    run = submitted(code, "--wait", "train.py")
+    told = json.loads((run.path / "provenance.json").read_text())
+    assert len(told["commit"]) == 40
+    assert "not-committed" in told["diff"]
+
+
 def test_a_copy_of_the_version_before_stays_where_it_is(tree: Path) -> None:
     copy = sent(tree, "20261128-012500-bbbbbb")
     run = submitted(copy / "work", "--wait", "train.py")
