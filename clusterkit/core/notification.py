@@ -18,7 +18,9 @@ _URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:[/?][!-~]*)?", re.ASCII)
 """With no password before the host: that would be a secret."""
 _HOST = re.compile(r"https?://[^/?]*")
 _MAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:@[A-Za-z0-9.-]+)?", re.ASCII)
-_OF_SHELL = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"})
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
+_OF_SHELL = re.compile(r"\|\|?|&&|(?<!\S)&|&(?!\S)|;|[0-9]?[<>]+(?:&[0-9])?")
+"""What no word holds that is for a shell without quotes; of `&`, an address does (`?a=1&b=2`)."""
 _LONGEST = 4096
 
 
@@ -57,8 +59,8 @@ def parse_way(text: str) -> Way:
             raise ValueError("the command after `run` has an open quote") from error
         if not words:
             raise ValueError("no command stands after `run`")
-        if (operator := next((word for word in words if word in _OF_SHELL), None)) is not None:
-            raise ValueError(f"`run` has no shell, which `{operator}` needs: run sh -c '...'")
+        if (found := _OF_SHELL.search(_QUOTED.sub("''", to))) is not None:
+            raise ValueError(f"`run` has no shell, which `{found[0]}` needs: run sh -c '...'")
         return Way(kind, words)
     if kind == "mail":
         known = _MAIL.fullmatch(to) is not None

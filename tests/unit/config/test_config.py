@@ -18,6 +18,7 @@ from clusterkit.config.settings import Layer, Settings
 from clusterkit.config.units import parse_memory, parse_port_range, parse_time_limit
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
+from clusterkit.core.notification import parse_way
 from clusterkit.launch.jobfile import JobFile, load_job_file
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
@@ -285,6 +286,9 @@ def test_job_file(tmp_path: Path) -> None:
         ("run", "no command stands after `run`"),
         ("run echo 'x", "has an open quote"),
         ("run echo {state} >> ended", "no shell, which `>>` needs: run sh -c '...'"),
+        ("run touch a;touch b", "no shell, which `;` needs: run sh -c '...'"),
+        ("run touch a 2>&1", "no shell, which `2>&1` needs"),
+        ("run touch a&", "no shell, which `&` needs"),
     ],
 )
 def test_a_notification_that_goes_no_way_is_refused_without_its_secret(
@@ -293,6 +297,19 @@ def test_a_notification_that_goes_no_way_is_refused_without_its_secret(
     with pytest.raises(UserError, match=re.escape(wrong)) as caught:
         _load(tmp_path, f'clusters: {{a: {{kind: slurm, on_failure: "{text}"}}}}\n')
     assert "secret" not in caught.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("run find /x -name core -exec rm {} ';'", ";"),
+        (r"run find /x -exec rm {} \;", ";"),
+        ('run echo "a \\" >> b"', 'a " >> b'),
+        ("run curl http://host/?a=1&b=2", "http://host/?a=1&b=2"),
+    ],
+)
+def test_what_a_shell_would_take_is_a_word_in_quotes(text: str, last: str) -> None:
+    assert parse_way(text).to[-1] == last
 
 
 def test_a_job_tells_whom_it_names_and_else_whom_its_cluster_does(tmp_path: Path) -> None:
