@@ -199,10 +199,16 @@ def give_name(written: Path, path: Path, *, mode: int | None = None) -> None:
         written.replace(path)
 
 
-def move(source: Path, path: Path) -> None:
-    """Give a file or folder another name on the same file system; nothing may have that name."""
+def move(source: Path, path: Path) -> bool:
+    """Give a file or folder another name, which nothing may have; False on another file system."""
     with explained(path):
-        source.rename(path)
+        try:
+            source.rename(path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return False
+    return True
 
 
 def append_line(path: Path, line: str, *, mode: int | None = None) -> None:

@@ -155,10 +155,11 @@ def _hand_over_all(
             if not runs:
                 raise
             return runs, error
-        if passed.snapshot is not None and not runs:
-            passed = replace(passed, snapshot=passed.snapshot.taken_in(run))
         runs.append(run)
         submissions.append(submission)
+        if passed.snapshot is not None:
+            last = len(runs) + 1 == len(array.plans)
+            passed = replace(passed, snapshot=passed.snapshot.for_next(runs[0], last=last))
         counted(submission)
     return runs, None
 

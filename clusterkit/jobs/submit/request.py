@@ -98,6 +98,11 @@ class JobRequest:
     def _laid_out(
         self, job: JobSpec, cluster: ClusterSpec, *, warn: Callable[[str], None]
     ) -> LaunchPlan:
+        if job.script_kind.is_file and Path(job.script).is_absolute():
+            from clusterkit.jobs.submit.snapshot import name_in_copy  # noqa: PLC0415 - as below
+
+            asked = bool(self.get("snapshot"))
+            job = dataclasses.replace(job, script=name_in_copy(job.script, asked=asked))
         planned = partial(make_plan, workdir=str(Path.cwd()))
         sizes = {name: value for name in _LAYOUT if (value := self.get(name)) is not None}
         if not sizes:

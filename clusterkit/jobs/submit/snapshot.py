@@ -5,7 +5,8 @@ also one that is not committed, with what submodules hold. Files share their blo
 the tree where the file system can do that, and are never the same file (a hard link): an editor
 that writes in place would change what a job that waits is going to run.
 
-What a laptop has sent for a job is a snapshot already, and only moved into the run folder.
+What a laptop has sent for a job is a snapshot already, and moves into the run folder; of an array,
+all jobs but the last are given a copy.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ class Snapshot:
 
     manifest: Manifest
     inside: str
+    sent: bool = False
+    """Whether the folder is a copy that was sent for this job alone, or for one array."""
     moves: bool = False
-    """Whether the folder is a copy that was sent for this job alone."""
+    """Whether nobody needs it after the job."""
 
-    def taken_in(self, run: RunFolder) -> Snapshot:
-        """Return the snapshot as it was taken for one job: the next of an array gets the same."""
-        code = run.path / CODE
-        if self.moves:
-            return dataclasses.replace(self, manifest=_manifest_of(code), moves=False)
-        return dataclasses.replace(self, manifest=dataclasses.replace(self.manifest, folder=code))
+    def for_next(self, first: RunFolder, *, last: bool) -> Snapshot:
+        """Return what the next, or the `last`, of an array gets: the same as its first job."""
+        if self.sent:
+            return dataclasses.replace(self, moves=last)
+        taken = dataclasses.replace(self.manifest, folder=first.path / CODE)
+        return dataclasses.replace(self, manifest=taken)
 
 
 def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
@@ -55,7 +58,7 @@ def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
         UserError: the script is not in that tree, a file cannot be read, or they are too large.
     """
     cluster, here = plan.cluster, Path(plan.workdir).resolve()
-    if plan.sync is not None or (cluster.kind.lists_hosts and not cluster.shared_filesystem):
+    if not _is_seen_by_nodes(plan):
         raise UserError(
             f"--snapshot: nodes of cluster {cluster.name} do not see run folders of this machine",
             hint="--sync DIR gives each job a copy of its own",
@@ -76,21 +79,50 @@ def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
     return Snapshot(manifest=manifest, inside=os.path.relpath(here, root))
 
 
-def sent_snapshot(here: Path) -> Snapshot | None:
-    """Return the snapshot that a laptop has sent for the job at hand; None where it has not."""
-    copy = provenance.copy_for_one_job(here)
+def sent_snapshot(plan: LaunchPlan, *, several: bool) -> Snapshot | None:
+    """Return the snapshot that a laptop has sent for the job at hand, or for `several` of an array.
+
+    None where it has not, or nodes do not see it: then it stays where `sync` finds it.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    here = Path(plan.workdir).resolve()
+    copy = provenance.copy_for_one_job(here) if _is_seen_by_nodes(plan) else None
     if copy is None:
         return None
+    # To be moved, it needs no list.
+    manifest = _manifest_of(copy) if several else Manifest(folder=copy, entries=())
     inside = os.path.relpath(here, copy)
-    return Snapshot(manifest=Manifest(folder=copy, entries=()), inside=inside, moves=True)
+    return Snapshot(manifest=manifest, inside=inside, sent=True, moves=not several)
 
 
 def _manifest_of(copy: Path) -> Manifest:
     return read_manifest(copy, limit_mib=_NO_LIMIT_MIB, like_git=False)
 
 
+def _is_seen_by_nodes(plan: LaunchPlan) -> bool:
+    """Tell whether the nodes run from folders of this machine, and not from what they are sent."""
+    cluster = plan.cluster
+    return plan.sync is None and (cluster.shared_filesystem or not cluster.kind.lists_hosts)
+
+
+def name_in_copy(script: str, *, asked: bool) -> str:
+    """Return how a job that runs from a copy of the tree at hand calls an absolute script in it.
+
+    One elsewhere keeps its name, and every one where no copy was sent or `asked` for.
+    """
+    here, path = Path.cwd(), Path(script)
+    root = provenance.copy_for_one_job(here) or (root_of(here) if asked else None)
+    place = path.parent.resolve() / path.name
+    inside = root is not None and place.is_relative_to(root)
+    return os.path.relpath(place, here) if inside else script
+
+
 def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
     """Copy or move the files into the run folder; return the plan of a job that runs from there.
+
+    What would move to another file system is copied, and stays: this process is in that folder.
 
     Raises:
         UserError: one cannot be read or written; the run folder is gone then.
@@ -99,24 +131,25 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
     workdir = code / snapshot.inside
     source = snapshot.manifest.folder
     try:
-        if snapshot.moves:
-            files.move(source, code)
+        if snapshot.moves and files.move(source, code):
             files.remove(provenance.beside(source))
         else:
             files.create_folder(workdir)
-        for entry in snapshot.manifest.entries:
-            if entry.link is None:
-                files.copy(source / entry.path, code / entry.path)
-            else:
-                files.create_folder((code / entry.path).parent)
-                files.create_link(code / entry.path, entry.link)
+            unlisted = snapshot.sent and not snapshot.manifest.entries
+            _copy(_manifest_of(source) if unlisted else snapshot.manifest, code)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise
-    script = plan.script
-    if plan.script_kind.is_file and Path(script).is_absolute():
-        script = os.path.relpath(script, source / snapshot.inside)
-    return dataclasses.replace(plan, workdir=os.path.normpath(workdir), script=script)
+    return dataclasses.replace(plan, workdir=os.path.normpath(workdir))
+
+
+def _copy(manifest: Manifest, code: Path) -> None:
+    for entry in manifest.entries:
+        if entry.link is None:
+            files.copy(manifest.folder / entry.path, code / entry.path)
+        else:
+            files.create_folder((code / entry.path).parent)
+            files.create_link(code / entry.path, entry.link)
 
 
 def in_words(snapshot: Snapshot) -> Iterator[str]:

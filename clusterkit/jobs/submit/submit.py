@@ -132,7 +132,7 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
         passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
-    sent = sent_snapshot(Path.cwd())
+    sent = sent_snapshot(passed.plan, several=len(prepared.plans) > 1)
     if sent is not None or not prepared.request.get("snapshot"):
         return dataclasses.replace(passed, snapshot=sent)
     limit_mib = prepared.request.get("sync_limit") or SYNC_LIMIT_MIB

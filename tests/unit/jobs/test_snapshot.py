@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.cli.jobs import submit_array
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs.submit import provenance
+from clusterkit.jobs.submit.hand_over import hand_over
 from tests.helpers.command_line import typed_in
 
 CONFIG = """\
@@ -119,6 +126,93 @@ def test_what_a_laptop_has_sent_becomes_the_snapshot_of_its_job(tree: Path) -> N
     assert again.returncode == 0, again.stderr
     anew = Path(json.loads(again.stdout)["jobs"][1]["run_dir"])
     assert json.loads((anew / "provenance.json").read_text())["commit"] == "c" * 40
+
+
+def test_no_job_of_an_array_gets_what_another_has_written(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = sent(tree, "20261129-012500-cccccc", of_one_job=True)
+
+    def to_a_quick_node(*words: Any, **more: Any) -> tuple[RunFolder, Submission]:
+        run, submission = hand_over(*words, **more)
+        work = run.path / "code" / "work"
+        assert sorted(path.name for path in work.iterdir() if path.is_file()) == FILES
+        assert (work / "lib.py").read_text() == "WORD = 'sent'"
+        (work / "lib.py").write_text("WORD = 'changed'")
+        (work / "model.ckpt").write_text("")
+        return run, submission
+
+    monkeypatch.setattr(submit_array, "hand_over", to_a_quick_node)
+    done = typed_in(copy / "work", *SUBMIT, "--array", "seed=1,2,3", "train.py", "{seed}")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["jobs"]) == 3
+    assert [*copy.parent.iterdir()] == []
+    assert typed_in(tree, "wait", "latest").returncode == 0
+
+
+@pytest.fixture
+def disk(tree: Path) -> Iterator[Path]:
+    """A folder on another file system than the tree."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        if Path(name).stat().st_dev == tree.stat().st_dev:
+            pytest.skip("the tests' folders are in memory as well")
+        yield Path(name)
+
+
+def test_what_was_sent_to_another_file_system_is_copied(tree: Path, disk: Path) -> None:
+    copy = sent(disk, "20261129-012500-dddddd", of_one_job=True)
+    (copy / "work" / "same.py").symlink_to("lib.py")
+    config = {"CLUSTERKIT_CONFIG_FILE": str(tree / "clusterkit.yaml")}
+    done = typed_in(copy / "work", *SUBMIT, "--wait", "train.py", **config)
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(Path(json.loads(done.stdout)["run_dir"]))
+    assert run.log(0).read_text() == "sent\n"
+    assert (run.path / "code" / "work" / "same.py").readlink() == Path("lib.py")
+    assert json.loads(run.plan.read_text())["workdir"] == str(run.path / "code" / "work")
+
+
+def test_what_goes_to_the_nodes_by_sync_is_not_moved_away(tree: Path) -> None:
+    copy = sent(tree, "20261129-012500-eeeeee", of_one_job=True)
+    unreachable = tree / "bin" / "ssh"
+    unreachable.parent.mkdir()
+    unreachable.write_text("#!/bin/sh\nexit 255\n")
+    unreachable.chmod(0o700)
+    away = {"kind": "ssh", "hosts": ["127.0.0.1"], "shared_filesystem": False}
+    config = {"clusters": {"here": {**away, "run_dir": str(tree / "runs"), "preflight": "off"}}}
+    (tree / "clusterkit.yaml").write_text(json.dumps(config))
+    job = {"script": "train.py", "framework": "env", "nodes": 1, "gpus_per_node": 1, "sync": "."}
+    (copy / "work" / "job.yaml").write_text(json.dumps(job))
+    path = f"{unreachable.parent}:{os.environ['PATH']}"
+    words = ("submit", "-c", "here", "--job", "job.yaml")
+    done = typed_in(copy / "work", *words, PATH=path)
+    assert done.returncode != 0
+    assert "127.0.0.1" in done.stderr
+    assert "there is no folder" not in done.stderr
+    assert (copy / "work" / "train.py").exists()
+    assert provenance.beside(copy).exists()
+
+
+@pytest.mark.parametrize("of_laptop", [True, False])
+def test_a_script_by_its_absolute_path_is_that_of_the_copy(tree: Path, *, of_laptop: bool) -> None:
+    work = tree / "work"
+    if of_laptop:
+        work = sent(tree, "20261129-012500-ffffff", of_one_job=True) / "work"
+    (work / "train.py").write_text("print(__file__)")
+    flags = ("--wait", "--array", "seed=1,2", *(() if of_laptop else ("--snapshot",)))
+    done = typed_in(work, *SUBMIT, *flags, str(work / "train.py"), "{seed}")
+    assert done.returncode == 0, done.stderr
+    for job in json.loads(done.stdout)["jobs"]:
+        run = RunFolder(Path(job["run_dir"]))
+        assert json.loads(run.plan.read_text())["script"] == "train.py"
+        assert run.log(0).read_text() == f"{run.path}/code/work/train.py\n"
+
+
+def test_a_script_elsewhere_keeps_its_path_in_what_a_laptop_has_sent(tree: Path) -> None:
+    copy = sent(tree, "20261129-012500-abcdef", of_one_job=True)
+    script = tree.parent / "data" / "train.py"
+    script.write_text("print(__file__)")
+    run = submitted(copy / "work", "--wait", str(script))
+    assert run.log(0).read_text() == f"{script}\n"
 
 
 def test_a_file_called_as_ours_beside_code_is_not_taken_for_ours(tree: Path) -> None:
