@@ -378,7 +378,7 @@ def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("NAME x7") == 6
     assert "done: loss" in done.stdout
-    (run,) = (apart.folder / "runs").iterdir()
+    (run,) = (apart.folder / "runs").glob("train-*")
     there = f"{OURS}/runs/{run.name}"
     # Ranks 0 and 1 are those of the first node; those of others have a folder each.
     assert {str(p.relative_to(run)) for p in run.glob("results/**/rank*")} == {
