@@ -171,12 +171,12 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
     assert f"{work}: 20.0 MiB to send, more than 19 MiB" in refused.stderr
     assert "20.0 MiB  huge.bin" in refused.stderr
     assert not list((cluster.folder / "runs").iterdir())
-    cluster.lab.run("n2", ["mkdir", "-p", f"{OURS}/sync"], check=True)
-    for size in ("10m", "38m"):  # for the folder, and for the job's own copy of it
-        on_node = (cluster.lab, "n2", "-t", "tmpfs", "-o", f"size={size},mode=0700", "small")
-        with mounted(*on_node, f"{OURS}/sync"):
+    for place, name in (("sync", "work"), ("runs", "job")):  # the folder, and the job's own copy
+        cluster.lab.run("n2", ["mkdir", "-p", f"{OURS}/{place}"], check=True)
+        on_node = (cluster.lab, "n2", "-t", "tmpfs", "-o", "size=19m,mode=0700", "small")
+        with mounted(*on_node, f"{OURS}/{place}"):
             refused = cluster.client("echo started", **options)
-        assert "n2: 37 MiB are needed in /root/.clusterkit/sync/work-" in refused.stderr
+        assert f"n2: 37 MiB are needed in /root/.clusterkit/{place}/{name}-" in refused.stderr
         assert "n1: " not in refused.stderr
     for more, why in (
         ({"script": "/nowhere/x.py"}, "n1: there is no /nowhere/x.py there"),
