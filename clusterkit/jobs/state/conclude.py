@@ -80,9 +80,10 @@ class Evidence:
 
 def evaluate(evidence: Evidence) -> JobStatus:
     """Conclude the state of a job from everything that is known of it."""
-    failure = evidence.first_failure
-    if evidence.cancelled and failure is not None and failure.lost is not None:
-        # Cancelled while it was not over: nodes that end one after the other miss each other.
+    failure, slurm = evidence.first_failure, evidence.scheduler
+    limit = evidence.scheduled and slurm is not None and slurm.state is JobState.TIMEOUT
+    if (evidence.cancelled or limit) and failure is not None and failure.lost is not None:
+        # Ended while it was not over: nodes that end one after the other miss each other.
         evidence = replace(evidence, first_failure=None)
     names = tuple(result.node for result in evidence.results.nodes)
     state, reason = _without_id(evidence) or _state(evidence)

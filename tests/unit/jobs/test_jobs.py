@@ -191,6 +191,14 @@ def test_the_scheduler_knows_why() -> None:
     assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
 
 
+def test_nodes_that_a_time_limit_ends_one_after_the_other_miss_each_other() -> None:
+    gone = dataclasses.replace(node(0, 255), lost="n1 no longer hears of it")
+    ended, limit = node(1, 143, "timeout"), says(JobState.TIMEOUT)
+    assert verdict(ended, gone=gone, said=limit) == ("timeout", 143)
+    assert verdict(ended, node(0, 143, "timeout"), gone=gone, said=limit) == ("timeout", 143)
+    assert verdict(ended, gone=gone, said=says(JobState.FAILED)) == ("failed", 255)
+
+
 def test_the_exit_code_is_that_of_the_node_which_ended_first() -> None:
     """Whatever its rank: the others may have been broken by its end."""
     late, early = node(0, 143, "timeout", ended=9.0), node(1, 15, "timeout", ended=8.0)
