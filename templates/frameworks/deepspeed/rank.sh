@@ -39,12 +39,13 @@ fi
 # who links its word to the name of all is first, as a link replaces nothing.
 "$@" <&0 &
 child=$!
-signalled=yes
+signalled=yes status=127
 trap 'signalled=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
 while [ -n "$signalled" ]; do # a signal ends `wait`, and the rank's own status is asked for again
-  signalled=
-  status=0
-  wait "$child" || status=$?
+  signalled='' again=0
+  wait "$child" || again=$?
+  # Of a child that it has told of already a shell knows no more: dash says 127, and bash -1.
+  [ "$again" = 127 ] || [ "$again" = -1 ] || status=$again
 done
 umask 077 # as all of a run
 if [ "$status" != 0 ]; then

@@ -49,12 +49,13 @@ os.execvp(sys.argv[1], sys.argv[1:])' "$@"
 fi
 "$@" <&0 &
 child=$!
-signalled=yes
+signalled=yes status=127
 trap 'signalled=yes; kill -TERM "$child" 2>/dev/null || true' TERM INT
 while [ -n "$signalled" ]; do # a signal ends `wait`, and the rank's own status is asked for again
-  signalled=
-  status=0
-  wait "$child" 2>/dev/null || status=$?
+  signalled='' again=0
+  wait "$child" 2>/dev/null || again=$?
+  # Of a child that it has told of already a shell knows no more: dash says 127, and bash -1.
+  [ "$again" = 127 ] || [ "$again" = -1 ] || status=$again
 done
 umask 077 # as all of a run
 # MPI knows exit codes of its own; who links its word to the name of all is first, as a link

@@ -360,12 +360,14 @@ def test_a_termination_reaches_the_command_at_once(desk: Desk) -> None:
     (desk.folder / "node.sh").write_text(desk.render(kind=ClusterKind.LOCAL)["node.sh"])
     environment = desk.environment("", 0, SLEEP="30")
     started = time.monotonic()
-    process = subprocess.Popen(["bash", desk.folder / "node.sh"], env=environment)
+    argv = ["bash", desk.folder / "node.sh"]
+    process = subprocess.Popen(argv, env=environment, start_new_session=True)
     while not (desk.folder / "0.json").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGUSR2)  # ahead of the time limit: not deadly
     time.sleep(0.2)
     assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    for _ in range(2):  # as Slurm at a time limit: to all of the step, and of the job
+        os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=10) == 128 + signal.SIGTERM
     assert time.monotonic() - started < 20
