@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -152,9 +152,8 @@ def training_pythons(machine: Machine) -> Iterator[Item]:
 
 def torch_stores(machine: Machine) -> Iterator[Item]:
     """Yield the interpreters whose torch cannot make the store by which its processes meet."""
-    here = (sys.executable,) if _version("torch") else ()
     program = read_program("programs/machine/torch_store.py")
-    for python in dict.fromkeys((*here, *machine.pythons())):
+    for python in _pythons_with("torch", machine):
         answer = machine.run((python, "-c", program))
         if answer.ok and "libuv" in answer.output:
             summary = f"{python}: its torch was built without libuv: torchrun and accelerate cannot"
@@ -165,12 +164,11 @@ def torch_stores(machine: Machine) -> Iterator[Item]:
 
 def horovod_builds(machine: Machine) -> Iterator[Item]:
     """Yield what the Horovod of each interpreter was built with, as `horovodrun --check-build`."""
-    here = (sys.executable,) if _version("horovod") else ()
     program = read_program("programs/machine/horovod_build.py")
     mpi = HorovodController.MPI
     clusters = machine.settings.clusters.values()
     on_mpi = {spec.python or sys.executable for spec in clusters if spec.horovod_controller is mpi}
-    for python in dict.fromkeys((*here, *machine.pythons())):
+    for python in _pythons_with("horovod", machine):
         build = parse_json(machine.run((python, "-c", program)).output.encode()) or {}
         parts, frameworks = texts_of(build, "parts"), texts_of(build, "frameworks")
         fix = f"{python} -m pip install {_HOROVOD_WHEEL}"
@@ -186,6 +184,12 @@ def horovod_builds(machine: Machine) -> Iterator[Item]:
         elif "frameworks" in build:
             reason = text_of(build, "error") or "it was built for neither torch nor TensorFlow"
             yield _item("horovod", f"{python}: cannot be loaded: {reason}", WARN, fix)
+
+
+def _pythons_with(package: str, machine: Machine) -> Iterable[str]:
+    """Return this Python where it has the package, and those that clusters name, which may."""
+    here = (sys.executable,) if _version(package) else ()
+    return dict.fromkeys((*here, *machine.pythons()))
 
 
 def _foreign(where: str, python: str) -> Item:
