@@ -135,8 +135,7 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
             files.remove(provenance.beside(source))
         else:
             files.create_folder(workdir)
-            unlisted = snapshot.sent and not snapshot.manifest.entries
-            _copy(_manifest_of(source) if unlisted else snapshot.manifest, code)
+            _copy(_manifest_of(source) if snapshot.moves else snapshot.manifest, code)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise
