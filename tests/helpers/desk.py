@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +66,28 @@ class Desk:
             timeout_s=timeout_s,
             env=self.environment(**(env or {})),
         )
+
+    def on_terminal(
+        self, *words: str, term: str = "xterm", size: tuple[int, int] | None = None
+    ) -> tuple[subprocess.Popen[str], int]:
+        """Start a command on a terminal of so many rows and columns; return the other end as well.
+
+        That is a file descriptor, which the caller closes.
+        """
+        master, slave = pty.openpty()
+        if size is not None:
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        process = self.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", *words],
+            cwd=self.folder,
+            env=self.environment(TERM=term),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        return process, master
 
     def submit(
         self, *words: str, env: dict[str, str] | None = None, timeout_s: float = 400

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -127,17 +126,7 @@ FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().de
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_shell_has_a_terminal_inside_the_job(desk: Desk, cluster: str) -> None:
     with serving(desk, cluster) as job:
-        master, slave = pty.openpty()
-        shell = desk.lab.popen(
-            "head",
-            [sys.executable, "-m", "clusterkit", "shell", job, "--node", "1"],
-            cwd=desk.folder,
-            env=desk.environment(TERM="xterm"),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-        )
-        os.close(slave)
+        shell, master = desk.on_terminal("shell", job, "--node", "1")
         os.write(master, b"test -t 0 && echo at $CK_NODE_NAME $((6 * 7)); exit 3\n")
         try:
             shell.wait(timeout=30)

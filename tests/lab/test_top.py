@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import select
 import signal
-import struct
 import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,18 +43,9 @@ class Screen:
     """A terminal of 80x24 on which a command of the head runs."""
 
     def __init__(self, desk: Desk, *words: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.process = desk.lab.popen(
-            "head",
-            [sys.executable, "-m", "clusterkit", *words],
-            cwd=desk.folder,
-            env=desk.environment(TERM="xterm-256color"),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
+        self.process, self._master = desk.on_terminal(
+            *words, term="xterm-256color", size=(ROWS, COLUMNS)
         )
-        os.close(slave)
         self._said = b""
 
     def text(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -223,17 +222,7 @@ def test_on_a_terminal_one_line_tells_what_all_nodes_together_have_got(apart: De
         (work / "small" / str(number)).write_text(str(number))
     job = ("--cluster", "apart", "--framework", "env", "--nodes", "3", "--preflight", "off")
     words = ("submit", *job, "--sync", "large", "large/job.sh")
-    master, slave = pty.openpty()
-    client = apart.lab.popen(
-        "head",
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=apart.folder,
-        env=apart.environment(TERM="xterm"),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
-    os.close(slave)
+    client, master = apart.on_terminal(*words)
     printed = b""
     with suppress(OSError):  # of a terminal that nobody has any more
         while data := os.read(master, 1 << 16):
