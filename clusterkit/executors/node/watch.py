@@ -20,6 +20,7 @@ from clusterkit.core import files, processes
 from clusterkit.core.commands import run_command
 from clusterkit.core.model import NodeResult
 from clusterkit.core.timing import scaled
+from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.notices import Notice, read_notice
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
@@ -89,6 +90,8 @@ class Watch:
         self.began = float(began) if began.isdecimal() else time.time()
         self.reason: str | None = None
         self.peer_code: int | None = None
+        self.own_code: int | None = None
+        """The exit code of a rank of this node, where the others have ended because of it."""
         self.noticed = False
         """Whether the time limit has been announced."""
         self.passed_on = False
@@ -230,18 +233,32 @@ class Watch:
         if self.hung is None:
             self.reason = self.reason or self._why()
 
-    def _why(self) -> str:
-        """Find out why somebody ends this node; the signal itself does not say."""
+    def _why(self) -> str | None:
+        """Find out why somebody ends this node; the signal itself does not say.
+
+        None where a rank of this node has failed, and others have ended because of that already:
+        srun ends what still ends its other ranks here.
+        """
         if runfolder.is_cancelled(self.run):
             return "cancelled"
         peer = self._failed_peer()
         if peer is not None:
             self.peer_code = peer.exit_code
             return "peer"
+        self.own_code = self._blamed_by_others()
+        if self.own_code is not None:
+            return None
         ended = self.run.requeued(self.me.attempt), self.run.timeout(self.me.attempt)
         if any(path.exists() for path in ended) or self._out_of_time():
             return "timeout" if self.notice is None else "preempted"
         return "preempted" if is_preempted() else "terminated"
+
+    def _blamed_by_others(self) -> int | None:
+        first = read_rank_failure(self.run, self.me.attempt)
+        if first is None or first.node != self.me.name:
+            return None
+        others = node_results.read_results(self.run, self.me.attempt).nodes
+        return first.exit_code if any(one.reason == "peer" for one in others) else None
 
     def _out_of_time(self) -> bool:
         """Tell whether Slurm's time limit has come, counted from the start of this worker."""
@@ -266,6 +283,8 @@ class Watch:
             return hangs.HUNG, None
         if self.reason == "peer" and self.peer_code:
             return self.peer_code, self.reason
+        if self.reason is None and self.own_code is not None:
+            return self.own_code, None
         if self.reason is not None and code == 0:
             # It tidied up and left quietly because it was told to; its work is not done.
             return 128 + signal.SIGTERM, self.reason

@@ -259,6 +259,32 @@ def test_a_command_told_to_go_never_counts_as_success(run: RunFolder) -> None:
     assert (result(run).exit_code, result(run).reason) == (143, "cancelled")
 
 
+@pytest.mark.parametrize("leaves", ["exit 0", "exit 143"])
+@pytest.mark.parametrize("others", ["peer", None])
+def test_srun_that_ends_the_node_to_blame_takes_no_blame_from_it(
+    run: RunFolder, leaves: str, others: str | None
+) -> None:
+    body = f'trap "{leaves}" TERM; echo the loss is NaN; while :; do sleep 0.05; done'
+    process = start(run, body, rank=1, nodes=2)
+    wait_until(lambda: run.log(1).exists() and "NaN" in log(run, 1))
+    told = {"node": "node-1", "rank": 3, "exit_code": 5}
+    files.write_json(run.rank_failure(0), told)
+    if others is not None:
+        head = NodeResult(
+            node_rank=0, node="node-0", exit_code=5, started_at=1.0, ended_at=2.0, reason=others
+        )
+        node_results.write_result(run, head, attempt=0, n_nodes=2)
+    process.terminate()
+    process.wait(20)
+    ended, first = result(run, 1), node_results.first_failure(run, 0)
+    if others is None:  # somebody else ends all of them
+        assert (ended.exit_code, ended.reason, first) == (143, "terminated", None)
+    else:
+        assert (ended.exit_code, ended.reason, ended.rank) == (5, None, 3)
+        assert first is not None
+        assert (first.node, first.tail) == ("node-1", ("the loss is NaN",))
+
+
 def test_who_ignores_sigterm_is_killed_after_the_grace(run: RunFolder) -> None:
     process = start(run, 'trap "" TERM; echo ready; sleep 100')
     wait_until(lambda: run.log(0).exists() and "ready" in log(run))
