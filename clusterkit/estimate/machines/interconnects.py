@@ -168,13 +168,18 @@ class Fabric:
         return self._collective_s(size, group, rounds=2)
 
     def all_to_all_s(self, size: float, group: Group) -> float:
-        """Return the seconds in which each rank sends `size` bytes, divided among the others."""
-        if group.ranks == 1:
+        """Return the seconds of an all-to-all: each rank has `size` bytes, a part for each rank.
+
+        Its own part it keeps, so that it sends (n-1)/n of them, as nccl-tests count
+        (doc/PERFORMANCE.md, AlltoAll).
+        """
+        if group.ranks == 1 or size <= 0:
             return 0.0
         away = group.ranks - group.per_node
         share = self.network.node_gbs(self.gpus_per_node) / self.gpus_per_node * 1e9
         between = size * away / group.ranks / (share * self.inter_scale)
-        within = size / (self._within_gbs(group) * self.intra_scale * 1e9)
+        sent = size * (group.ranks - 1) / group.ranks
+        within = sent / (self._within_gbs(group) * self.intra_scale * 1e9)
         full = max(between, within)
         return full / _ramp(full, group) + self._latency_s(group, rounds=1)
 

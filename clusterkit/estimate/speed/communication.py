@@ -121,7 +121,7 @@ def _expert_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         group="expert",
         bytes=count * (setup.ep - 1) / setup.ep * size,
         messages=round(count),
-        seconds=count * fabric.all_to_all_s((setup.ep - 1) / setup.ep * size, group),
+        seconds=count * fabric.all_to_all_s(size, group),
         hidden=False,
         formula=f"{4 + again} x (x-1)/x b s h k e, x = {setup.ep}, {_often(setup)}",
     )

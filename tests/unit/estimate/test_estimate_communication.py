@@ -312,6 +312,16 @@ def test_groups_of_a_node_share_its_network() -> None:
     assert fabric.busbw(together) == pytest.approx(8 * fabric.busbw(alone))
 
 
+def test_an_all_to_all_keeps_the_part_of_each_rank() -> None:
+    """By hand, of 16 TB each: 14 of them to the 7 others of a node, 8 to the 8 of another node."""
+    gpu = gpu_named("h100")
+    fabric = Fabric(gpu=gpu, gpus_per_node=8, network=interconnect_named("infiniband-ndr"))
+    assert fabric.all_to_all_s(16e12, group_of(8, 1, 8)) == pytest.approx(14e12 / 371e9, rel=1e-3)
+    # 400 Gbit/s to each GPU, of which 92 % are reached.
+    assert fabric.all_to_all_s(16e12, group_of(16, 1, 8)) == pytest.approx(8e12 / 46e9, rel=1e-3)
+    assert fabric.all_to_all_s(16e12, group_of(1, 1, 8)) == 0
+
+
 def test_a_rack_with_nvlink_is_one_node() -> None:
     inside = setup(gpu=gpu_named("gb200"), gpus=64, gpus_per_node=4)
     outside = dataclasses.replace(inside, gpu=gpu_named("b200"))
