@@ -73,9 +73,15 @@ class Health:
 
 
 def prove(
-    image: Image, variant: Variant, tag: str, *, network: str | None, timeout_s: float
+    image: Image,
+    variant: Variant,
+    tag: str,
+    *,
+    network: str | None,
+    timeout_s: float,
+    scanned: bool,
 ) -> Health:
-    """Run the health test of an image that is built here, and look for known vulnerabilities.
+    """Run the health test of an image that is built here; if `scanned`, look for vulnerabilities.
 
     Raises:
         UserError: it is not built here, or no engine answers.
@@ -106,7 +112,7 @@ def prove(
         output=output,
         problem=problem,
         skipped=skipped,
-        scan=scan(tag),
+        scan=scan(tag) if scanned else Scan(not_scanned="--no-scan"),
         seconds=round(time.monotonic() - started, 1),
     )
 

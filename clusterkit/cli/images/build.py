@@ -162,19 +162,22 @@ def prove_images(
     registry: str = "",
     network: str | None = None,
     timeout: int = 600,
+    no_scan: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Run the health tests of images: torch sees the GPUs, two ranks train.
 
     The container gets no network unless --network says otherwise. Where
     pip-audit is installed and its service answers, known vulnerabilities of
-    the Python packages are findings as well.
+    the Python packages are findings as well, unless --no-scan is given.
     """
     requested = [read_name(name, variant) for name in names]
     found = []
     for image, kind in requested:
         tag = tag_of(image, kind, registry)
-        health = prove(image, kind, tag, network=network, timeout_s=float(timeout))
+        health = prove(
+            image, kind, tag, network=network, timeout_s=float(timeout), scanned=not no_scan
+        )
         found.append(health)
         if json:
             continue
@@ -187,7 +190,8 @@ def prove_images(
             console.warn(health.skipped)
         if health.problem is not None:
             console.error(str(health.problem))
-        _tell_scan(tag, health.scan)
+        if not no_scan:
+            _tell_scan(tag, health.scan)
     if json:
         console.json_document({"images": found})
     if not all(health.healthy and not health.scan.vulnerabilities for health in found):

@@ -455,6 +455,21 @@ def test_an_answer_that_knows_no_vulnerabilities_is_none(text: str, why: str) ->
         read_answer(text)
 
 
+def auditing(folder: Path, program: str) -> None:
+    """Put a pip-audit on PATH that answers by a shell program."""
+    audit = folder / "bin/pip-audit"
+    audit.write_text(f'#!/bin/sh\n[ "$1" = --version ] || {{ {program}; }}\n')
+    audit.chmod(0o755)
+
+
+_PACKAGES = {
+    **dict.fromkeys(("system", "user", "python", "torch", "torch_cuda", "torch_hip")),
+    "python_packages": {"Jinja2": "3", "torch": "2"},
+    "debian_packages": {},
+}
+HEALTHY = engine(f"*entrypoint*) echo '{json.dumps(_PACKAGES)}' ;;")
+
+
 @pytest.mark.parametrize(
     ("audit", "why"),
     [
@@ -466,14 +481,21 @@ def test_an_answer_that_knows_no_vulnerabilities_is_none(text: str, why: str) ->
 def test_what_was_not_scanned_is_said(
     run: Run, tmp_path: Path, audit: str | None, why: str
 ) -> None:
-    packages: dict[str, object] = {"python_packages": {"Jinja2": "3"}, "debian_packages": {}}
-    packages |= dict.fromkeys(("system", "user", "python", "torch", "torch_cuda", "torch_hip"))
     if audit is not None:
-        (tmp_path / "bin/pip-audit").write_text(
-            f'#!/bin/sh\n[ "$1" = --version ] || {{ {audit}; }}\n'
-        )
-        (tmp_path / "bin/pip-audit").chmod(0o755)
-    done = run("test", "base:cpu", docker=engine(f"*entrypoint*) echo '{json.dumps(packages)}' ;;"))
+        auditing(tmp_path, audit)
+    done = run("test", "base:cpu", docker=HEALTHY)
     assert done.returncode == 0
     assert why in done.stderr
     assert "vulnerabilities" not in done.stdout
+
+
+def test_a_known_vulnerability_is_a_finding_without_no_scan(run: Run, tmp_path: Path) -> None:
+    auditing(tmp_path, f"echo '{audited(jinja2=['CVE-1'])}'; exit 1")
+    done = run("test", "base:cpu", docker=HEALTHY)
+    assert done.returncode == 1
+    assert "1 known vulnerability in 2 Python packages" in done.stdout
+    done = run("test", "base:cpu", "--no-scan", docker=HEALTHY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "vulnerabilit" not in done.stdout
+    done = run("test", "base:cpu", "--no-scan", "--json", docker=HEALTHY)
+    assert json.loads(done.stdout)["images"][0]["scan"]["not_scanned"] == "--no-scan"
