@@ -68,23 +68,22 @@ class LoginNode:
         if self._shared is not None:
             return
         folder = _folder()
-        ours = ("-o", f"ControlPath={folder / '%C'}")
-        self._shared = ours
-        if self._has_connection():  # of a command before, and ssh need not read its configuration
-            return
-        self._shared = None
-        self._shared = () if self._shares_its_own() else ours
-        # Of two at once the later would find the name taken, and stay without one.
-        while not self._has_connection():
-            with files.locked(folder / "opening.lock") as mine:
-                if not mine:
-                    time.sleep(_TURN_S)
-                elif not self._has_connection():
-                    self._connect()
+        shared: tuple[str, ...] = ("-o", f"ControlPath={folder / '%C'}")
+        # That of a command before is found without ssh's reading its configuration.
+        if not self._has_connection(shared):
+            shared = () if self._shares_its_own() else shared
+            # Of two at once the later would find the name taken, and stay without one.
+            while not self._has_connection(shared):
+                with files.locked(folder / "opening.lock") as mine:
+                    if not mine:
+                        time.sleep(_TURN_S)
+                    elif not self._has_connection(shared):
+                        self._connect(shared)
+        self._shared = shared  # only now: an `open` that failed is tried again
 
-    def _connect(self) -> None:
+    def _connect(self, shared: tuple[str, ...]) -> None:
         # With -f it goes into the background once it has logged in.
-        ssh = ("ssh", "-f", "-N", "-M", "-T", *(self._shared or ()), *_OPENING)
+        ssh = ("ssh", "-f", "-N", "-M", "-T", *shared, *_OPENING)
         done = subprocess.run(
             [*ssh, *self._target],
             stdin=subprocess.DEVNULL,
@@ -146,7 +145,7 @@ class LoginNode:
         Raises:
             RemoteError: the connection broke.
         """
-        if code == LOST and not self._has_connection():
+        if code == LOST and not self._has_connection(self._shared or ()):
             raise RemoteError(
                 "the connection broke; jobs there go on",
                 node=self.name,
@@ -194,8 +193,8 @@ class LoginNode:
         settings = dict(line.partition(" ")[::2] for line in said.output.splitlines())
         return settings.get("controlpath", "none") != "none"
 
-    def _has_connection(self) -> bool:
-        check = ["ssh", *(self._shared or ()), "-O", "check", *self._target]
+    def _has_connection(self, shared: tuple[str, ...]) -> bool:
+        check = ["ssh", *shared, "-O", "check", *self._target]
         return commands.run_command(check, timeout_s=20).ok
 
     def _error(self, why: str) -> RemoteError:

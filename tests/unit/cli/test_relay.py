@@ -298,8 +298,10 @@ def test_what_ssh_says_is_told_with_what_to_type(
     )
     (tools / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    with pytest.raises(RemoteError, match="no way") as caught:
-        LoginNode("me@host:2222").open()
+    node = LoginNode("me@host:2222")
+    for _ in range(2):  # one that failed is tried again
+        with pytest.raises(RemoteError, match="no way") as caught:
+            node.open()
     assert caught.value.hint == "try it by hand: ssh -p 2222 -- me@host true"
     (tools / "ssh").unlink()
     monkeypatch.setenv("PATH", str(tools))
