@@ -53,11 +53,13 @@ def rerun(
     run = named.runs[0]
     run.require_own("submit its job again")
     cluster, before, words = _typed(run, job, whole=named.array is not None)
-    folder, command = _folder(run), command_of("submit")
+    (folder, inside), command = _folder(run), command_of("submit")
     config = _config_file(context, before, folder)
     new, arguments = _split(flags or ())
     _check(command, context, new, job)
     own, script = _parted(command, words, cluster)
+    if script and inside and Path(script[0]).is_absolute():
+        script[0] = inside
     if arguments and not script:
         raise UserError(
             f"the script of {job} and its arguments stand in its job file",
@@ -123,8 +125,10 @@ def _config_file(context: typer.Context, before: list[str], folder: Path) -> tup
     return (_CONFIG_FLAG, path) if typed or then else ()
 
 
-def _folder(run: RunFolder) -> Path:
+def _folder(run: RunFolder) -> tuple[Path, str | None]:
     """Return the folder to submit from: where that was done, or else the job's own snapshot.
+
+    Of a snapshot also what its script is called there, however that was typed.
 
     Raises:
         UserError: the folder is gone, and there is no snapshot.
@@ -144,13 +148,13 @@ def _folder(run: RunFolder) -> Path:
             console.note(f"{what}: run as it was, in {snapshot}")
             if config := nearest_file(Path(folder or ".")):
                 os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", str(config))
-            return snapshot
+            return snapshot, script if of_file else None
     if gone:
         raise UserError(
             f"the folder that it was submitted from is gone: {folder or 'nobody noted it'}",
             hint=f"its files are in {run.path}; submit it from another folder",
         )
-    return Path(folder or "")
+    return Path(folder or ""), None
 
 
 def _split(more: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -205,6 +205,12 @@ def test_a_script_by_its_absolute_path_is_that_of_the_copy(tree: Path, *, of_lap
         run = RunFolder(Path(job["run_dir"]))
         assert json.loads(run.plan.read_text())["script"] == "train.py"
         assert run.log(0).read_text() == f"{run.path}/code/work/train.py\n"
+    # Without the file that was named, the job's own copy of it runs, or a copy of that.
+    (work / "train.py").unlink(missing_ok=True)
+    again = typed_in(tree, "rerun", json.loads(done.stdout)["array"], "--json", "--wait")
+    assert again.returncode == 0, again.stderr
+    anew = RunFolder(Path(json.loads(again.stdout)["jobs"][1]["run_dir"]))
+    assert json.loads(anew.plan.read_text())["script"] == "train.py"
 
 
 def test_a_script_elsewhere_keeps_its_path_in_what_a_laptop_has_sent(tree: Path) -> None:
