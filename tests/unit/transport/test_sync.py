@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import paramiko
 import pytest
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.core.shell import quote_path
+from clusterkit.transport.ssh.session import Session
 from clusterkit.transport.sync import virtualenv
 from clusterkit.transport.sync.deliver import Delivered, Place, deliver
 from clusterkit.transport.sync.helper import Helper, NoPython
@@ -307,6 +310,30 @@ def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHer
         Helper(here, "~/nowhere/python")
     with pytest.raises(RemoteError, match="false ended at once, exit code 1"):
         Helper(here, "false")
+
+
+class ClosedInTime(paramiko.Channel):
+    """A channel whose other side says its last word and closes as a wait for it runs out."""
+
+    def exec_command(self, _: str) -> None:
+        self.active = True
+
+    def send(self, data: bytes) -> int:
+        return len(data)
+
+    def recv(self, count: int) -> bytes:
+        if not self.closed:
+            self.in_buffer.feed(b"the last word\n")
+            with self.lock:
+                self._set_closed()
+            raise TimeoutError
+        return bytes(super().recv(count))
+
+
+def test_what_a_node_said_before_it_closed_is_heard_though_a_wait_ran_out() -> None:
+    talk = Session("n1", SimpleNamespace(open_session=lambda **_: ClosedInTime(0)), int).talk("")
+    assert talk.line() == b"the last word"
+    assert talk.line() is None
 
 
 def test_paths_on_nodes_are_words_of_sh() -> None:
