@@ -27,6 +27,9 @@ from clusterkit.jobs.submit import provenance
 from clusterkit.jobs.submit.provenance import CODE
 from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
 
+_FOR_OTHERS = "code-for-others"
+"""In the run folder of the first job of an array, until its last has been handed over: the code as
+that job got it. In its own copy it may write as soon as it runs."""
 _SHOWN = 3
 _NO_LIMIT_MIB = 1 << 40
 """A copy is not larger than its laptop allowed."""
@@ -38,21 +41,21 @@ class Snapshot:
 
     manifest: Manifest
     inside: str
-    sent: bool = False
-    """Whether the folder is a copy that was sent for this job alone, or for one array."""
+    several: bool = False
+    """Whether more jobs are to get the same of a tree that may be edited meanwhile."""
     moves: bool = False
     """Whether nobody needs it after the job."""
 
     def for_next(self, first: RunFolder, *, last: bool) -> Snapshot:
         """Return what the next, or the `last`, of an array gets: the same as its first job."""
-        if self.sent:
-            return dataclasses.replace(self, moves=last)
-        taken = dataclasses.replace(self.manifest, folder=first.path / CODE)
-        return dataclasses.replace(self, manifest=taken)
+        manifest = self.manifest
+        if self.several:
+            manifest = dataclasses.replace(manifest, folder=first.path / _FOR_OTHERS)
+        return dataclasses.replace(self, manifest=manifest, several=False, moves=last)
 
 
-def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
-    """Return what a job with this plan gets of the tree that it is submitted from.
+def read_snapshot(plan: LaunchPlan, limit_mib: int, *, several: bool) -> Snapshot:
+    """Return what a job, or `several` of an array, get of the tree that it is submitted from.
 
     Raises:
         UserError: the script is not in that tree, a file cannot be read, or they are too large.
@@ -76,7 +79,7 @@ def read_snapshot(plan: LaunchPlan, limit_mib: int) -> Snapshot:
     manifest = read_manifest(root, limit_mib=limit_mib, leave_out={runs})
     entries = tuple(_placed(root, entry) for entry in manifest.entries)
     manifest = dataclasses.replace(manifest, entries=entries)
-    return Snapshot(manifest=manifest, inside=os.path.relpath(here, root))
+    return Snapshot(manifest=manifest, inside=os.path.relpath(here, root), several=several)
 
 
 def sent_snapshot(plan: LaunchPlan, *, several: bool) -> Snapshot | None:
@@ -94,7 +97,7 @@ def sent_snapshot(plan: LaunchPlan, *, several: bool) -> Snapshot | None:
     # To be moved, it needs no list.
     manifest = _manifest_of(copy) if several else Manifest(folder=copy, entries=())
     inside = os.path.relpath(here, copy)
-    return Snapshot(manifest=manifest, inside=inside, sent=True, moves=not several)
+    return Snapshot(manifest=manifest, inside=inside, moves=not several)
 
 
 def _manifest_of(copy: Path) -> Manifest:
@@ -136,6 +139,8 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
         else:
             files.create_folder(workdir)
             _copy(_manifest_of(source) if snapshot.moves else snapshot.manifest, code)
+        if snapshot.several:
+            _copy(dataclasses.replace(snapshot.manifest, folder=code), run.path / _FOR_OTHERS)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise

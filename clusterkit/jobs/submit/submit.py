@@ -132,11 +132,12 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
         passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
-    sent = sent_snapshot(passed.plan, several=len(prepared.plans) > 1)
+    several = len(prepared.plans) > 1
+    sent = sent_snapshot(passed.plan, several=several)
     if sent is not None or not prepared.request.get("snapshot"):
         return dataclasses.replace(passed, snapshot=sent)
     limit_mib = prepared.request.get("sync_limit") or SYNC_LIMIT_MIB
-    snapshot = read_snapshot(passed.plan, limit_mib)
+    snapshot = read_snapshot(passed.plan, limit_mib, several=several)
     for line in in_words(snapshot):
         callbacks.note(line)
     return dataclasses.replace(passed, snapshot=snapshot)

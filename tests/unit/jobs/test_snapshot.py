@@ -128,10 +128,16 @@ def test_what_a_laptop_has_sent_becomes_the_snapshot_of_its_job(tree: Path) -> N
     assert json.loads((anew / "provenance.json").read_text())["commit"] == "c" * 40
 
 
+@pytest.mark.parametrize("of_laptop", [True, False])
 def test_no_job_of_an_array_gets_what_another_has_written(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, monkeypatch: pytest.MonkeyPatch, *, of_laptop: bool
 ) -> None:
     copy = sent(tree, "20261129-012500-cccccc", of_one_job=True)
+    if not of_laptop:
+        copy = copy.rename(tree.parent / "copy")
+        (copy / "clusterkit.yaml").write_bytes((tree / "clusterkit.yaml").read_bytes())
+        subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+    flags = () if of_laptop else ("--snapshot",)
 
     def to_a_quick_node(*words: Any, **more: Any) -> tuple[RunFolder, Submission]:
         run, submission = hand_over(*words, **more)
@@ -140,14 +146,19 @@ def test_no_job_of_an_array_gets_what_another_has_written(
         assert (work / "lib.py").read_text() == "WORD = 'sent'"
         (work / "lib.py").write_text("WORD = 'changed'")
         (work / "model.ckpt").write_text("")
+        if not of_laptop:  # nor what is edited meanwhile
+            (copy / "work" / "lib.py").write_text("WORD = 'edited'")
         return run, submission
 
     monkeypatch.setattr(submit_array, "hand_over", to_a_quick_node)
-    done = typed_in(copy / "work", *SUBMIT, "--array", "seed=1,2,3", "train.py", "{seed}")
+    sweep = (*flags, "--array", "seed=1,2,3", "train.py", "{seed}")
+    done = typed_in(copy / "work", *SUBMIT, *sweep)
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["jobs"]) == 3
-    assert [*copy.parent.iterdir()] == []
-    assert typed_in(tree, "wait", "latest").returncode == 0
+    jobs = json.loads(done.stdout)["jobs"]
+    assert len(jobs) == 3
+    assert not of_laptop or [*copy.parent.iterdir()] == []
+    assert not [*Path(jobs[0]["run_dir"]).glob("code-*")]
+    assert typed_in(copy if copy.exists() else tree, "wait", "latest").returncode == 0
 
 
 @pytest.fixture
