@@ -305,10 +305,14 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize("leave", LEFTOVERS)
-def test_nothing_is_left_when_the_command_ends(run: RunFolder, leave: str) -> None:
+def test_nothing_is_left_when_the_command_ends(run: RunFolder, leave: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
     nap = f"sleep 100.{int(run.key, 16)}"
-    process = start(run, f"{leave.replace('NAP', nap)} echo ready; sleep 0.3; exit 4")
+    process = start(
+        run, f"{leave.replace('NAP', nap)} until [[ -e {go} ]]; do sleep 0.05; done; exit 4"
+    )
     wait_until(lambda: running(nap))
+    go.touch()
     process.wait(20)
     assert result(run).exit_code == 4
     assert not running(nap)
@@ -360,11 +364,16 @@ def test_the_notice_reaches_only_who_has_a_handler(run: RunFolder, tmp_path: Pat
     assert (result(run).exit_code, result(run).reason) == (9, None)
 
 
-def test_the_notice_does_no_harm_where_slurm_sends_it_to_everybody(run: RunFolder) -> None:
-    process = start(run, "sleep 1 & echo ready; wait; echo done")
+def test_the_notice_does_no_harm_where_slurm_sends_it_to_everybody(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    process = start(run, f"cat {go} & echo ready; wait; echo done")
     wait_until(lambda: run.log(0).exists() and "ready" in log(run))
-    for pid in marked(run):
-        os.kill(pid, signal.SIGUSR2)
+    with go.open("w"):  # once cat has opened it, which ends with it
+        for pid in marked(run):
+            os.kill(pid, signal.SIGUSR2)
     process.wait(20)
     assert result(run).exit_code == 0
     assert "done" in log(run)
