@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.text import harmless
+from tests.helpers.desk import read_to_end
 
 PAYLOADS = {
     "title": "\x1b]0;owned\x07",
@@ -42,16 +43,7 @@ def on_terminal(argv: list[str], cwd: Path) -> str:
         argv, cwd=cwd, stdin=slave, stdout=slave, stderr=slave, close_fds=True
     )
     os.close(slave)
-    said = b""
-    while True:
-        try:
-            piece = os.read(master, 1 << 16)
-        except OSError:
-            break
-        if not piece:
-            break
-        said += piece
-    os.close(master)
+    said = read_to_end(master)
     process.wait(timeout=30)
     return said.decode(errors="surrogateescape").replace("\r\n", "\n")
 

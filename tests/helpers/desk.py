@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,16 @@ class Desk:
     def write(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
         return name
+
+
+def read_to_end(master: int) -> bytes:
+    """Return all that comes to a terminal until nobody has its other end, and close it.
+
+    The kernel may hand over in pieces what was written at once.
+    """
+    printed = b""
+    with suppress(OSError):  # of a terminal that nobody has any more
+        while data := os.read(master, 1 << 16):
+            printed += data
+    os.close(master)
+    return printed

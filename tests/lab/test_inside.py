@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.helpers.desk import Desk
+from tests.helpers.desk import Desk, read_to_end
 from tests.helpers.lab_jobs import await_true
 from tests.lab.test_jobs import wait_for_output
 
@@ -130,10 +130,9 @@ def test_a_shell_has_a_terminal_inside_the_job(desk: Desk, cluster: str) -> None
         os.write(master, b"test -t 0 && echo at $CK_NODE_NAME $((6 * 7)); exit 3\n")
         try:
             shell.wait(timeout=30)
+            printed = read_to_end(master).decode()
         finally:
             shell.kill()
-            printed = os.read(master, 1 << 16).decode()
-            os.close(master)
         assert "at n2 42" in printed
         assert shell.returncode == 3
 
