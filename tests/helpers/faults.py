@@ -22,7 +22,7 @@ from typing import Any
 
 from clusterkit.core import files
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
 from tests.helpers.paths import ROOT
 from tests.lab import Lab
 from tests.lab.lab import UNSCALED
@@ -113,7 +113,8 @@ def _let_end(run: RunFolder) -> None:
 
 
 def kill(lab: Lab, host: str, pattern: str) -> None:
-    """Kill the first process of a host that matches, with signal 9."""
+    """Kill the first process of a host that matches, with signal 9, once there is one."""
+    await_true(lambda: bool(lab.processes(host, pattern)))
     os.kill(lab.processes(host, pattern)[0].pid, signal.SIGKILL)
 
 
@@ -158,7 +159,7 @@ def _restart_controller(cluster: Cluster, run: RunFolder) -> None:
     argv = [sys.executable, "-m", "clusterkit", "wait", run.run_id]
     with cluster.lab.popen("head", argv, env=cluster.environment, cwd=Path.cwd()) as waiting:
         time.sleep(2)
-        (controller,) = cluster.lab.processes("head", r"^slurmctld")
+        controller = one_process(cluster.lab, "head", r"^slurmctld")
         # Without a last word it would forget what it did, and start the job a second time.
         os.kill(controller.pid, signal.SIGTERM)
         await_true(lambda: not cluster.lab.processes("head", r"^slurmctld"))
@@ -253,13 +254,13 @@ def _preempt(cluster: Cluster, run: RunFolder) -> None:
 
 
 def _tell_agent_to_end(cluster: Cluster, run: RunFolder) -> None:
-    (agent,) = cluster.lab.processes("n2", rf"ssh[.]agent .*{run.run_id}")
+    agent = one_process(cluster.lab, "n2", rf"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
 
 
 def _stop_rank(cluster: Cluster, run: RunFolder) -> None:
     await_true(lambda: "step 5" in run.log(0).read_text())
-    (command,) = cluster.lab.processes("n2", r"^bash -c echo on.*step")
+    command = one_process(cluster.lab, "n2", r"^bash -c echo on.*step")
     os.kill(command.pid, signal.SIGSTOP)
 
 

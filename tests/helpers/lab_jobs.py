@@ -14,6 +14,7 @@ from typing import Any
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.paths import ROOT
 from tests.lab import Lab
+from tests.lab.lab import HostProcess
 
 
 class Cluster:
@@ -114,6 +115,22 @@ def await_true(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.2)
+
+
+def one_process(lab: Lab, host: str, pattern: str) -> HostProcess:
+    """Return the process of a host that matches, once there is one alone.
+
+    What a shell has printed may be there before it has executed the next command, and what a
+    process forks has its words until it executes something else.
+    """
+    found: list[HostProcess] = []
+
+    def alone() -> bool:
+        found[:] = lab.processes(host, pattern)
+        return len(found) == 1
+
+    await_true(alone)
+    return found[0]
 
 
 def started(run: RunFolder, nodes: int = 3) -> Callable[[], bool]:

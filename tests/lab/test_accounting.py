@@ -8,13 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from clusterkit.core import files
+from clusterkit.core import files, processes
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import ROOT, Desk
@@ -83,8 +82,7 @@ class Accounted:
             for process in self.desk.lab.processes(
                 node, rf"clusterkit\.executors\.node .*{self.run.run_id}"
             ):
-                with suppress(ProcessLookupError):  # a child that went with its parent
-                    os.kill(process.pid, signal.SIGKILL)
+                processes.send(process.pid, signal.SIGKILL)  # a child may have gone with it
 
     @property
     def listed(self) -> bool:

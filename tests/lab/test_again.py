@@ -20,7 +20,7 @@ from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.faults import cut_off
 from tests.helpers.lab_faults import DOUBLES, full_shared_memory, gpus, metadata_service
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -112,7 +112,7 @@ def without_its_first_node(cluster: Cluster, nodes: int) -> tuple[str, set[str]]
 def test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job(cluster: Cluster) -> None:
     run = cluster.submit(ATTEMPT, requeue=1)
     await_true(started(run))
-    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
+    agent = one_process(cluster.lab, "n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     reason = ended(cluster, run)[1]
@@ -134,7 +134,7 @@ def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> Non
     with supervised(cluster, run) as client:
         for attempt in range(2):
             await_true(lambda wanted=f"attempt {attempt}": said_by(run, wanted, nodes=3))
-            (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
+            agent = one_process(cluster.lab, "n2", f"ssh[.]agent .*{run.run_id}")
             os.kill(agent.pid, signal.SIGTERM)
         assert client.wait(90) == 1
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
@@ -189,12 +189,15 @@ def test_a_loop_of_restarts_ends_by_itself(lab: Lab, tmp_path: Path, kind: str) 
 
 
 DIES = """
-import os, signal, time
+import os, pathlib, signal, time
 attempt = int(os.environ["CK_RESTART_COUNT"])
 ranks = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
 rank = next(os.environ[name] for name in ranks if name in os.environ)
 os.write(1, f"rank {rank} of attempt {attempt}\\n".encode())
-time.sleep(2)
+pathlib.Path(f"rank-{rank}-{attempt}").touch()
+while not pathlib.Path(f"rank-0-{attempt}").exists():
+    time.sleep(0.1)
+time.sleep(2)  # in which its launcher passes on what it said
 if rank == "1" and not attempt:
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(0 if attempt else 300)
@@ -413,14 +416,17 @@ def test_where_no_healthy_spare_is_left_the_job_ends_of_the_last_that_broke(
 
 
 SAYS = """
-import os, time
+import os, pathlib, time
 node, attempt = os.environ["CK_NODE_NAME"], int(os.environ["CK_RESTART_COUNT"])
 print("on", node, flush=True)
 second = os.environ["CK_NODE_RANK"] == "1"
 if not second:
     print("step 40 loss 1.5", flush=True)
+    pathlib.Path(f"step-{attempt}").touch()
     time.sleep(1)
 if second and (not attempt or "LIES" in os.environ):
+    while not pathlib.Path(f"step-{attempt}").exists():
+        time.sleep(0.1)
     time.sleep(2)
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 time.sleep(300 if not attempt or "LIES" in os.environ else 0)

@@ -13,7 +13,7 @@ import pytest
 
 from clusterkit.core import files
 from clusterkit.executors.run.runfolder import RunFolder
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -137,6 +137,6 @@ def test_where_the_first_node_is_lost_another_one_tells(lab: Lab, tmp_path: Path
     cluster = Cluster(lab, tmp_path, kind="ssh")
     run = cluster.submit("echo; sleep 300", **ways(cluster.folder))
     await_true(started(run))
-    (agent,) = lab.processes("n1", f"ssh[.]agent .*{run.run_id}")
+    agent = one_process(lab, "n1", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGKILL)
     assert once(cluster, run) in LOST

@@ -17,7 +17,7 @@ import pytest
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import Desk
 from tests.helpers.lab_faults import DOUBLES, sshd_stopped
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -94,7 +94,7 @@ def test_a_killed_command_is_named(cluster: Cluster) -> None:
 
 def test_a_node_agent_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
     run = running(cluster)
-    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
+    agent = one_process(cluster.lab, "n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
 
@@ -102,8 +102,9 @@ def test_a_node_agent_told_to_end_by_hand_is_named_and_ends_the_others(cluster: 
 def test_ranks_that_break_by_a_cancel_do_not_make_it_a_failure(cluster: Cluster) -> None:
     # As in a collective: whoever sees another gone fails at once.
     body = (
-        'echo on > $CK_NODE_RANK.up; trap "rm $PWD/$CK_NODE_RANK.up; exit 1" TERM; echo on;'
-        " sleep 1; while [[ -e 0.up && -e 1.up && -e 2.up ]]; do sleep 0.02; done; exit 1"
+        'echo on > $CK_NODE_RANK.up; trap "rm $PWD/$CK_NODE_RANK.up; exit 1" TERM;'
+        " up() { [[ -e 0.up && -e 1.up && -e 2.up ]]; }; until up; do sleep 0.02; done; echo on;"
+        " while up; do sleep 0.02; done; exit 1"
     )
     run = running(cluster, f"cd {cluster.folder}; {body}")
     cluster.ck("cancel", run.run_id)
@@ -116,10 +117,11 @@ def test_nodes_may_end_at_different_times(cluster: Cluster) -> None:
 
 
 def test_without_sshd_and_client_the_job_goes_on(cluster: Cluster) -> None:
-    run = running(cluster, "echo on; sleep 5")
+    run = running(cluster, "echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done")
     with sshd_stopped(cluster.lab, "n2"):
         assert cluster.state(run)[0] == "running"
-        time.sleep(5)
+        (run.results / "go").touch()
+        await_true(lambda: len(list(run.ends.iterdir())) == 3)
     assert ended(cluster, run) == ("succeeded", None)
 
 
@@ -132,7 +134,7 @@ def test_a_heartbeat_tells_of_a_job_whose_nodes_do_not_answer(cluster: Cluster) 
         silence = "no answer from n1, n2, n3"
         assert (told["state"], told["reason"]) == ("running", f"{silence}; heartbeats go on")
         for rank, node in enumerate(cluster.lab.nodes):
-            (found,) = cluster.lab.processes(node, f"ssh[.]agent {run.path} {rank}")
+            found = one_process(cluster.lab, node, f"ssh[.]agent {run.path} {rank}")
             os.kill(found.pid, signal.SIGSTOP)
             past = time.time() - 300
             os.utime(run.heartbeat(rank), (past, past))
@@ -140,7 +142,7 @@ def test_a_heartbeat_tells_of_a_job_whose_nodes_do_not_answer(cluster: Cluster) 
         assert told["state"] == "unknown"
         assert told["reason"].startswith(f"{silence}, nor a heartbeat for 30")
     for rank, node in enumerate(cluster.lab.nodes):
-        (found,) = cluster.lab.processes(node, f"ssh[.]agent {run.path} {rank}")
+        found = one_process(cluster.lab, node, f"ssh[.]agent {run.path} {rank}")
         os.kill(found.pid, signal.SIGCONT)
     cluster.ck("cancel", run.run_id)
     assert ended(cluster, run) == ("cancelled", None)

@@ -69,8 +69,12 @@ def ending(desk: Desk, job: str) -> tuple[str, str | None]:
 
 
 def test_slurm_runs_no_more_of_an_array_than_its_limit(desk: Desk, script: str) -> None:
-    array = submit(desk, *SLURM, "--array", "s=1,2,3,4%2", script, "{s}", "2", "0")
+    array = submit(desk, *SLURM, "--array", "s=1,2,3,4%2", script, "{s}", "go", "0")
     assert [job["index"] for job in array["jobs"]] == [0, 1, 2, 3]
+    folders = [RunFolder(Path(job["run_dir"])) for job in array["jobs"]]
+    await_true(lambda: all(started(run, nodes=1)() for run in folders[:2]))
+    assert not any(run.log(0).exists() for run in folders[2:])
+    desk.write("go", "")
     waited = desk.clusterkit("wait", array["array"], "--json")
     assert waited.returncode == 0, waited.stderr
     jobs = json.loads(waited.stdout)["jobs"]

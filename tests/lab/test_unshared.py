@@ -11,17 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterkit.core import processes
 from clusterkit.executors.run.runfolder import RunFolder
-from tests.helpers.desk import ROOT, Desk
+from tests.helpers.desk import ROOT, Desk, read_to_end
 from tests.helpers.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, wheelhouse
 from tests.helpers.lab_faults import mounted, wait_for_state
-from tests.helpers.lab_jobs import Cluster, await_true
+from tests.helpers.lab_jobs import Cluster, await_true, one_process
 from tests.lab import Lab
 from tests.lab.lab import UNSCALED
 
@@ -200,7 +201,7 @@ def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
         arrived = f"{OURS}/sync/work-*/2.bin"
         await_true(lambda: cluster.lab.run("n3", ["sh", "-c", f"ls {arrived}"]).returncode == 0)
         for process in cluster.lab.processes("n3", "python.* -X utf8 -c"):
-            os.kill(process.pid, signal.SIGKILL)
+            processes.send(process.pid, signal.SIGKILL)
         refused = client.result()
     assert refused.returncode != 0
     assert "n3: the connection broke" in refused.stderr
@@ -223,11 +224,7 @@ def test_on_a_terminal_one_line_tells_what_all_nodes_together_have_got(apart: De
     job = ("--cluster", "apart", "--framework", "env", "--nodes", "3", "--preflight", "off")
     words = ("submit", *job, "--sync", "large", "large/job.sh")
     client, master = apart.on_terminal(*words)
-    printed = b""
-    with suppress(OSError):  # of a terminal that nobody has any more
-        while data := os.read(master, 1 << 16):
-            printed += data
-    os.close(master)
+    printed = read_to_end(master)
     assert client.wait(timeout=60) == 0, printed.decode()
     told = re.findall(r"([0-9]+) (MB|kB) of ([0-9]+) MB sent to nodes", printed.decode())
     done = [int(number) for number, unit, _ in told if unit == "MB"]
@@ -246,7 +243,7 @@ def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> N
 
 
 def test_a_node_that_has_gone_is_named_and_the_others_words_come_back(cluster: Cluster) -> None:
-    run = running(cluster, "echo on; trap 'echo told; exit 1' TERM; sleep 300 & wait")
+    run = running(cluster, "trap 'echo told; exit 1' TERM; echo on; sleep 300 & wait")
     with link_down(cluster, "n3"):
         document = cluster.over(run)
     assert (document["state"], document["reason"]) == ("failed", "n3 no longer answers")
@@ -292,7 +289,7 @@ def test_a_spare_gets_the_folder_as_it_was(cluster: Cluster) -> None:
     run = cluster.submit("cat job.py; ((CK_RESTART_COUNT)) || sleep 300", **options, **again)
     await_true(lambda: len(said(cluster, run)) >= 2)
     (work / "job.py").write_text("changed\n")
-    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
+    agent = one_process(cluster.lab, "n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     with link_down(cluster, "n2"):
