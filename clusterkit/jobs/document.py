@@ -12,7 +12,7 @@ from clusterkit.core.records import picked, texts_of
 from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.jobs import nccl_network
-from clusterkit.jobs.logs import LogReader, ranks_of, read_logs
+from clusterkit.jobs.logs import Keep, LogReader, ranks_of, read_logs
 from clusterkit.jobs.state.load import Job, load_job
 
 
@@ -73,8 +73,13 @@ def _owner(run: RunFolder) -> dict[str, Any]:
     return {"foreign": str(foreign)} if foreign is not None else {}
 
 
-def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
-    """Return what the nodes of a job have printed, or one of them; its last lines, or all."""
+def logs_document(
+    run: RunFolder, node: int | None, tail: int | None, keep: Keep | None = None
+) -> dict[str, Any]:
+    """Return what the nodes of a job have printed, or one of them; its last lines, or all.
+
+    With `keep`, only lines for which it is true.
+    """
     job = load_job(run)
     batch = batch_output(job)
     return {
@@ -86,7 +91,7 @@ def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[st
             {
                 "node_rank": rank,
                 "path": str(run.log(rank)),
-                "text": "".join(read_logs(run, rank, tail=tail)),
+                "text": "".join(read_logs(run, rank, tail=tail, keep=keep)),
             }
             for rank in ranks_of(run, node)
         ],

@@ -6,7 +6,9 @@ import codecs
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from clusterkit.core.errors import UserError
@@ -16,6 +18,9 @@ from clusterkit.executors.run.runfolder import RunFolder, listed, read_submissio
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
+
+Keep = Callable[[str], bool]
+"""Whether a line, without its end, is one of those that are wanted."""
 
 _CHUNK = 1 << 18
 _FARTHEST = 1 << 30
@@ -33,11 +38,21 @@ class LogReader:
     """Read a file that grows; start again where it was cut off or replaced."""
 
     def __init__(
-        self, path: Path, *, prefix: str = "", tail: int | None = None, within: int = _FARTHEST
+        self,
+        path: Path,
+        *,
+        prefix: str = "",
+        tail: int | None = None,
+        within: int = _FARTHEST,
+        keep: Keep | None = None,
     ) -> None:
-        """Read `path` from its beginning, or from its last `tail` lines (`within` bytes) on."""
+        """Read `path` from its beginning, or from its last `tail` lines (`within` bytes) on.
+
+        Lines for which `keep` is false are left out.
+        """
         self.path = path
         self.prefix = prefix
+        self.keep = keep
         self._position = tail_position(path, tail, within) if tail is not None else 0
         self._inode: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -50,16 +65,21 @@ class LogReader:
             self._last_data = time.monotonic()
             text = self._pending + self._decoder.decode(chunk)
             lines, end, self._pending = text.rpartition("\n")
+            if end and self.keep is not None:
+                kept = list(filter(self.keep, lines.split("\n")))
+                lines, end = "\n".join(kept), end if kept else ""
             if end:
                 yield self.prefix + lines.replace("\n", f"\n{self.prefix}") + end
             while len(self._pending) > _LONGEST_LINE:
-                yield self.prefix + self._pending[:_LONGEST_LINE]
+                if self.keep is None or self.keep(self._pending):
+                    yield self.prefix + self._pending[:_LONGEST_LINE]
                 self._pending = self._pending[_LONGEST_LINE:]
 
     def rest(self, *, idle_s: float = 0.0) -> Iterator[str]:
         """Yield the unfinished last line, where nothing has followed it for `idle_s`."""
         if self._pending and time.monotonic() - self._last_data >= idle_s:
-            yield self.prefix + self._pending
+            if self.keep is None or self.keep(self._pending):
+                yield self.prefix + self._pending
             self._pending = ""
 
     def _read(self) -> bytes:
@@ -78,8 +98,12 @@ class LogReader:
         return chunk
 
 
-def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+def read_logs(
+    run: RunFolder, node: int | None = None, *, tail: int | None = None, keep: Keep | None = None
+) -> Iterator[str]:
     """Yield the output so far, node by node; with several nodes each line names its own.
+
+    With `keep`, only lines for which it is true, and `tail` counts these.
 
     Raises:
         UserError: there is no such node.
@@ -88,7 +112,11 @@ def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = Non
     if submission is not None and not run.state.exists():
         fetch(run, submission)
     ranks = _there(run) if node is None else ranks_of(run, node)
-    pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None))
+    if keep is None:
+        pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None))
+    else:
+        readers = _readers(run, ranks, several=node is None, keep=keep)
+        pieces = chain.from_iterable(_ends(reader, tail) for reader in readers)
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
@@ -97,6 +125,14 @@ def _pieces(readers: Iterable[LogReader]) -> Iterator[str]:
         yield from reader.pieces()
         for piece in reader.rest():
             yield piece + "\n"
+
+
+def _ends(reader: LogReader, tail: int | None) -> Iterator[str]:
+    """Yield what a reader has; its last `tail` lines, where a number is given."""
+    pieces = _pieces([reader])
+    if tail is None:
+        return pieces
+    return iter(deque(chain.from_iterable(p.splitlines(keepends=True) for p in pieces), tail))
 
 
 def _bounded(pieces: Iterable[str]) -> Iterator[str]:
@@ -115,11 +151,13 @@ def follow(
     node: int | None = None,
     *,
     tail: int | None = None,
+    keep: Keep | None = None,
     changed: Callable[[Job], None] = lambda _: None,
 ) -> Iterator[str]:
     """Yield the output as it comes, until the job is over and all of it has been read.
 
-    `changed` hears of new states, and of the reasons for which the job is pending.
+    `changed` hears of new states, and of the reasons for which the job is pending. With `keep`,
+    only lines for which it is true, of those that `tail` leaves.
 
     Pieces are of many lines and end with a line end, but for a line that is not finished yet (one
     node only).
@@ -127,26 +165,32 @@ def follow(
     Raises:
         UserError: there is no such node.
     """
-    pieces = _followed(run, node, tail=tail, changed=changed)
+    pieces = _followed(run, node, tail=tail, keep=keep, changed=changed)
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
 def _followed(
-    run: RunFolder, node: int | None, *, tail: int | None, changed: Callable[[Job], None]
+    run: RunFolder,
+    node: int | None,
+    *,
+    tail: int | None,
+    keep: Keep | None,
+    changed: Callable[[Job], None],
 ) -> Iterator[str]:
     watch = Watch(run, starts=True)
     ranks = ranks_of(run, node)
-    readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
+    found = _readers(run, ranks, tail=tail, several=node is None, keep=keep)
+    readers = dict(zip(ranks, found, strict=True))
     while True:
         # Looked at before reading, so that what a job wrote last is read after its end.
         for job in watch.look():
             changed(job)
         over = watch.over
         if node is None:
-            _add_new(run, readers)
+            _add_new(run, readers, keep)
         for reader in readers.values():
             yield from reader.pieces()
-            if len(readers) == 1 and not over:
+            if len(readers) == 1 and not over and keep is None:  # else only a whole line tells
                 yield from reader.rest(idle_s=_IDLE_S)
         if over:
             break
@@ -200,20 +244,25 @@ def tail_position(path: Path, lines: int, within: int = _FARTHEST) -> int:
 
 
 def _readers(
-    run: RunFolder, ranks: Sequence[int], *, tail: int | None, several: bool
+    run: RunFolder,
+    ranks: Sequence[int],
+    *,
+    several: bool,
+    tail: int | None = None,
+    keep: Keep | None = None,
 ) -> list[LogReader]:
     prefixed = several and len(ranks) > 1
     return [
-        LogReader(run.log(rank), prefix=_prefix(rank) if prefixed else "", tail=tail)
+        LogReader(run.log(rank), prefix=_prefix(rank) if prefixed else "", tail=tail, keep=keep)
         for rank in ranks
     ]
 
 
-def _add_new(run: RunFolder, readers: dict[int, LogReader]) -> None:
+def _add_new(run: RunFolder, readers: dict[int, LogReader], keep: Keep | None) -> None:
     """Read also what has appeared since: an elastic job has more nodes than it must have."""
     new = [rank for rank in _there(run) if rank not in readers]
     if new:
-        readers |= {rank: LogReader(run.log(rank)) for rank in new}
+        readers |= {rank: LogReader(run.log(rank), keep=keep) for rank in new}
         for rank, reader in readers.items():
             reader.prefix = _prefix(rank)
 

@@ -26,10 +26,11 @@ from clusterkit.core.ownership import find_foreign
 from clusterkit.core.text import harmless
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import array_document, batch_output, counted, logs_document, name_of
+from clusterkit.jobs.logs import Keep, read_logs
 from clusterkit.jobs.logs import follow as follow_output
-from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.nccl_network import NcclLog
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
+from clusterkit.observe.diagnose.rank_lines import RankLines
 
 
 @explained
@@ -37,6 +38,7 @@ def logs(
     job: JobArgument,
     follow: bool = False,
     node: str | None = None,
+    rank: int | None = None,
     tail: int | None = None,
     json: JsonFlag = False,
 ) -> None:
@@ -46,20 +48,63 @@ def logs(
             "--follow has no end that one JSON document could wait for",
             hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
         )
-    rank = _rank(node) if node is not None else None
+    chosen = _node(node) if node is not None else None
     named = runs_named(job)
-    if named.array and not follow and rank is None:
+    if named.array and not follow and chosen is None and rank is None:
         _of_array(named.array, named.runs, tail, as_json=json)
         return
     run = run_named(job) if named.array else named.runs[0]
     note_owner(run)
+    if rank is not None:
+        _of_rank(RankLines(run, rank), run, chosen, tail, follow=follow, as_json=json)
+        return
     if json:
-        console.json_document(logs_document(run, rank, tail))
+        console.json_document(logs_document(run, chosen, tail))
         return
     if follow:
-        raise typer.Exit(follow_run(run, node=rank, tail=tail))
-    if not _print(_shown(run, read_logs(run, rank, tail=tail))):
+        raise typer.Exit(follow_run(run, node=chosen, tail=tail))
+    if not _print(_shown(run, read_logs(run, chosen, tail=tail))):
         _say_of_nothing(load_job(run))
+
+
+def _of_rank(
+    lines: RankLines,
+    run: RunFolder,
+    node: int | None,
+    tail: int | None,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the lines of one rank, as far as they can be told from those of others."""
+    if node is not None and lines.node not in {None, node}:
+        raise UserError(f"rank {lines.rank} is on node {lines.node}", hint="leave --node out")
+    node = lines.node if node is None else node
+    if as_json:
+        document = logs_document(run, node, tail, lines.keep)
+        _refuse_mixed(lines)
+        console.json_document(document)
+    elif follow:
+        if not lines.alone:
+            console.note(f"only lines that name rank {lines.rank}", f"  {lines.advice}")
+        raise typer.Exit(follow_run(run, node=node, tail=tail, keep=lines.keep))
+    elif not _print(_shown(run, read_logs(run, node, tail=tail, keep=lines.keep))):
+        _refuse_mixed(lines)
+        _say_of_nothing(load_job(run))
+    elif lines.unlabelled:
+        console.note(
+            f"left out, since they name no rank: {lines.unlabelled} lines; all: --node {node or 0}"
+        )
+
+
+def _refuse_mixed(lines: RankLines) -> None:
+    """Raise where there are lines, and none of them names its rank."""
+    if lines.unlabelled and not lines.labelled:
+        raise UserError(
+            f"no line says which rank printed it, so those of rank {lines.rank} cannot be told "
+            "from others",
+            hint=lines.advice,
+        )
 
 
 def _of_array(array: str, runs: Sequence[RunFolder], tail: int | None, *, as_json: bool) -> None:
@@ -87,7 +132,7 @@ def _say_of_nothing(job: Job) -> None:
     console.say(*batch)
 
 
-def _rank(node: str) -> int:
+def _node(node: str) -> int:
     """Return the number of a node as it is typed (`0`) or as its lines begin (`node-0`)."""
     number = node.removeprefix("node-")
     if not (number.isascii() and number.isdigit()):
@@ -97,7 +142,9 @@ def _rank(node: str) -> int:
     return int(number)
 
 
-def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = None) -> int:
+def follow_run(
+    run: RunFolder, *, node: int | None = None, tail: int | None = None, keep: Keep | None = None
+) -> int:
     """Print the output of a job until it is over; return the exit code of the verb.
 
     Ctrl-C ends the looking on, not the job.
@@ -108,7 +155,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
             console.note(f"{name_of(job)} {state_text(job)}")
 
     try:
-        pieces = follow_output(run, node, tail=tail, changed=changed)
+        pieces = follow_output(run, node, tail=tail, keep=keep, changed=changed)
         _print(_shown(run, _watching_network(run, pieces)))
         job = load_job(run)
     except KeyboardInterrupt:

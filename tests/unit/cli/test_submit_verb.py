@@ -83,7 +83,6 @@ TORCHRUN = ("--framework", "torchrun")
         (("cancel",), ["missing argument", "hint: clusterkit cancel latest, or another"]),
         (("status", "--failed"), ["no such option: --failed", "hint: --state failed"]),
         (("logs", "-n", "5", "latest"), ["no such option: -n", "hint: --tail 5"]),
-        (("logs", "--rank", "1", "latest"), ["hint: --node K, the node where the rank runs: K ="]),
         (("report", "latest"), ["argument(s) (latest)", "clusterkit status latest --usage"]),
         (("sinfo",), ["hint: clusterkit top (what nodes do; what Slurm has free: sinfo)"]),
         (("explain", "tensorboard"), ["hint: clusterkit forward JOB PORT"]),

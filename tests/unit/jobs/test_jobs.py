@@ -31,6 +31,7 @@ from clusterkit.jobs.find import Named, find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
+from clusterkit.observe.diagnose.rank_lines import RankLines
 from tests.helpers.command_line import typed_in
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
@@ -465,6 +466,64 @@ def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None
     assert list(read_logs(run, 0, tail=1)) == ["b\n"]
     with pytest.raises(UserError, match="no node 5: the job has output of 2"):
         list(read_logs(run, 5))
+
+
+def ranked(
+    folder: Path, *logs: str, slots: int = 2, once: bool = False, **changes: object
+) -> RunFolder:
+    """Return a run of two nodes that have printed `logs`."""
+    run = make_run(folder, once=once)
+    plan = {"framework": "torchrun", "slots": [slots] * 2, "processes": slots * 2, **changes}
+    files.write_json(run.plan, plan)
+    run.logs.mkdir(exist_ok=True)
+    for number, text in enumerate(logs):
+        run.log(number).write_text(text)
+    return run
+
+
+def of_rank(run: RunFolder, rank: int, tail: int | None = None) -> list[str]:
+    lines = RankLines(run, rank)
+    pieces = read_logs(run, lines.node, tail=tail, keep=lines.keep)
+    return [line.rpartition("] ")[2] for piece in pieces for line in piece.splitlines()]
+
+
+def test_the_lines_of_a_rank_are_told_by_what_stands_before_them(tmp_path: Path) -> None:
+    tee = "[default0]:a\n[default1]:b\nloss 3\n[default1]:c\n"
+    trace = "[rank3]: Traceback (most recent call last):\n[rank2]: other\n"
+    run = ranked(tmp_path, tee, f"{tee}{trace}[3] step\n3: step\n")
+    assert of_rank(run, 1) == ["[default1]:b", "[default1]:c"]
+    assert of_rank(run, 1, tail=1) == ["[default1]:c"]
+    last = "[rank3]: Traceback (most recent call last):"
+    assert of_rank(run, 3) == [
+        "[default1]:b",
+        "[default1]:c",
+        last,
+    ]  # a bare number may count steps
+    # Whatever its node prints is of a rank that is alone there.
+    assert of_rank(ranked(tmp_path, "a\n", "b\n[rank0]: c\n", slots=1), 1) == ["b", "[rank0]: c"]
+
+
+def test_no_line_is_given_to_a_rank_whose_node_is_not_known(tmp_path: Path) -> None:
+    """Local ranks say nothing where ranks move; one mpirun prints for all nodes in one log."""
+    logs = ("[default1]:a\n[rank3]: b\n", "[default1]:c\n")
+    for changes in ({"max_nodes": 3}, {"spares": 1}, {"command": {"slot_filter": {"option": "x"}}}):
+        assert of_rank(ranked(tmp_path, *logs, **changes), 3) == ["[rank3]: b"]
+    mpi = ranked(tmp_path, "[1,0]<stdout>:a\n[1,3]<stdout>:b\n", once=True, slots=1)
+    with pytest.raises(UserError, match="no rank 3: the job has ranks 0 to 1"):
+        RankLines(mpi, 3)
+    assert of_rank(ranked(tmp_path, "[1,0]<out>:a\n[1,3]<stdout>:b\n", once=True), 3) == [
+        "[1,3]<stdout>:b"
+    ]
+
+
+def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
+    run = ranked(tmp_path, "loss 3\n", "loss 3\n")
+    refused = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
+    assert refused.returncode == 2
+    assert "no line says which rank printed it" in refused.stderr
+    assert "--set torchrun.tee=3" in refused.stderr
+    elsewhere = typed_in(tmp_path, "logs", str(run.path), "--rank", "3", "--node", "0")
+    assert "rank 3 is on node 1" in elsewhere.stderr
 
 
 def append(path: Path, text: str) -> None:

@@ -1,0 +1,98 @@
+"""Which lines of a job's logs one rank has printed, where something before a line says so.
+
+The ranks of a node write into one log. Lines tell whose they are where a node has one rank alone,
+where a launcher labels them (`--tee` of torchrun, `--tag-output` of mpirun), and where PyTorch or
+the script begins them with `[rank3]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.records import count_of, counts_of, object_of, text_of
+from clusterkit.executors.run.runfolder import RunFolder, read_submission
+from clusterkit.observe.diagnose.lines import read_line
+
+_TEE = ("torchrun", "accelerate")
+"""Frameworks whose own option `tee` labels each line."""
+
+
+class RankLines:
+    """Tells line by line whether a rank has printed it, and counts those that name no rank."""
+
+    def __init__(self, run: RunFolder, rank: int) -> None:
+        """Look up in the plan of a job which node its rank `rank` is on.
+
+        Raises:
+            UserError: the job has no such rank.
+        """
+        plan = files.read_json(run.plan) or {}
+        ranks = count_of(plan, "processes")
+        elastic = plan.get("max_nodes") is not None
+        if rank < 0 or (rank >= ranks and not elastic):
+            known = f"ranks 0 to {ranks - 1}" if ranks > 1 else "rank 0 alone"
+            raise UserError(f"no rank {rank}: the job has {known}")
+        submission = read_submission(run)
+        once = submission is not None and submission.once
+        self.rank = rank
+        self.framework = text_of(plan, "framework")
+        self.node: int | None = None
+        """The node that the rank is on; None where its lines may be in any log."""
+        self.labelled = 0
+        self.unlabelled = 0
+        self._local = ""
+        self.alone = False
+        """Whether it is the only rank of its node, so that all of the node's lines are its own."""
+        if not (elastic or once or _renumbered(run, plan)):
+            self._place(_ranks_per_node(plan))
+
+    def _place(self, shares: tuple[int, ...]) -> None:
+        first = 0
+        for node, share in enumerate(shares):
+            if self.rank < first + share:
+                self.node, self._local = node, str(self.rank - first)
+                self.alone = share == 1
+                return
+            first += share
+
+    def keep(self, line: str) -> bool:
+        """Tell whether the rank has printed this line."""
+        if self.alone:
+            return True
+        read = read_line(line.encode(errors="replace"))
+        if self._local and read.local:
+            self.labelled += 1
+            return read.local == self._local
+        if read.before is None or read.bare:  # a bare number may be that of a step
+            self.unlabelled += 1
+            return False
+        self.labelled += 1
+        return read.before == self.rank
+
+    @property
+    def advice(self) -> str:
+        """How lines come to name their rank, and where all of them are."""
+        if self.framework in _TEE:
+            how = f"submit with --set {self.framework}.tee=3"
+        else:
+            how = "let the script begin its lines with [rank N]"
+        node = f"; all lines of its node: --node {self.node}" if self.node is not None else ""
+        return f"to label them, {how}{node}"
+
+
+def _renumbered(run: RunFolder, plan: Mapping[str, Any]) -> bool:
+    """Tell whether ranks may count other nodes than logs do: of a filter, or without lost nodes."""
+    filtered = bool(object_of(object_of(plan, "command"), "slot_filter"))
+    return filtered or bool(count_of(plan, "spares")) or any(run.path.glob("away-*"))
+
+
+def _ranks_per_node(plan: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return how many ranks each node has, in rank order; nothing where the plan leaves it open."""
+    slots, ranks = tuple(counts_of(plan, "slots")), count_of(plan, "processes")
+    if sum(slots) == ranks:
+        return slots
+    share, rest = divmod(ranks, len(slots) or 1)
+    return (share,) * len(slots) if rest == 0 else ()
