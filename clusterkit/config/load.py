@@ -50,8 +50,6 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(ClusterSpec))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """One file that was read."""
-
     path: Path
     document: Document
     model: Any

@@ -214,7 +214,6 @@ _SHOWS = re.compile(r"\s*(?:echo\b|printf\b|#|//)")
 
 
 def _is_dockerfile(text: str) -> bool:
-    """Tell whether a text is a Dockerfile."""
     return _DOCKERFILE.search(text) is not None
 
 

@@ -45,11 +45,6 @@ class Query:
     """One a GPU, in order, by column of `--query-gpu`; `index` is the place in that order."""
 
 
-def is_query(text: str) -> bool:
-    """Return whether there is an `nvidia-smi -q` in `text`."""
-    return _MARK in text
-
-
 def read_query(text: str) -> Query:
     """Read `nvidia-smi -q`, whole or of some sections (`-d`).
 
@@ -278,7 +273,7 @@ def parse(text: str) -> NvidiaGpus:
     """Read what the snippet prints: a csv table, an `nvidia-smi -q`, or one after the other."""
     at = text.find("==============NVSMI LOG")
     table = text if at < 0 else text[:at]
-    query = read_query(text) if is_query(text) else None
+    query = read_query(text) if _MARK in text else None
     rows = read_gpu_table(table, needed=_NEEDED) if table.strip() else ()
     if not rows and query is None:
         raise Unparsed("neither a csv table nor an NVSMI LOG")
