@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from clusterkit.cli.explain.reference import cluster_keys, key_facts
-from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table, texts
+from clusterkit.cli.explain.topic import Topic, filled, first_sentence, paragraphs, table, texts
 from clusterkit.core.errors import UserError
 from clusterkit.core.text import table as columns
 from clusterkit.images.packages import image_with
@@ -42,6 +42,20 @@ def topics() -> Iterator[Topic]:
     """Yield one topic for each framework."""
     for name, framework in _all().items():
         yield _topic(name, framework)
+
+
+def variables() -> Iterator[Topic]:
+    """Yield one topic for each variable that a framework sets for its ranks."""
+    under: dict[str, list[str]] = {}
+    for name, found in _all().items():
+        for variable in () if isinstance(found, UserError) else found.provides:
+            under.setdefault(variable, []).append(name)
+    about = texts("ranks")
+    for variable, names in under.items():
+        text = about.get(variable, "")
+        who = f"Set for the ranks under {', '.join(names)}."
+        summary = first_sentence(text or who)
+        yield Topic(name=variable, summary=summary, text=paragraphs(text, who), group="runtime")
 
 
 def _all() -> Mapping[str, Framework | UserError]:

@@ -111,7 +111,10 @@ def _values() -> Mapping[str, str]:
     listed = ("verdicts", "modes", "exit-codes", "job-exit-codes")
     return {
         **{name: table(texts(name).items()) for name in listed},
-        **{name: summaries(texts(name)) for name in ("links", "runtime", "states")},
+        **{
+            name: summaries(texts(name))
+            for name in ("links", "ranks", "runtime", "states", "trackers")
+        },
         **reference.tables(),
         "checks": _listed(all_checks()),
         "diagnose": table((rule.id, f"{rule.general_title} ({rule.role})") for rule in own_rules()),
@@ -134,7 +137,8 @@ def _values() -> Mapping[str, str]:
 def _lists() -> Iterator[Topic]:
     """Yield a topic for each word of the lists that `texts.tsv` has."""
     yield from one_each(texts("links"), "links")
-    yield from one_each(texts("runtime"), "runtime")
+    yield from one_each({**texts("runtime"), **texts("trackers")}, "runtime")
+    yield from frameworks.variables()
     for name, text in texts("states").items():
         ending = "The job has ended." if JobState(name).final else "The job has not ended."
         if name == JobState.UNKNOWN:  # the one word that is a verdict, too

@@ -16,6 +16,7 @@ from clusterkit.cli.explain.words import _text
 from clusterkit.cli.frame.main import app
 from clusterkit.config.platforms import platform_names
 from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import JobState, NodeCommand, Ref, Runtime
@@ -50,6 +51,15 @@ def test_everything_is_explained() -> None:
         lines = [n for n in topic.text.splitlines() if not n.startswith(as_they_are)]
         assert not [line for line in lines if len(line) > 80], topic.name
         assert topic.text != "A runtime variable.", topic.name
+
+
+def test_what_a_job_sets_for_trackers_and_ranks_is_explained() -> None:
+    tracked = re.findall(r"ck_track ([A-Z_]+)", read_template("scripts/node/node.sh.j2"))
+    assert len(tracked) > 5
+    assert set(tracked) == set(texts("trackers"))
+    assert "\n  WANDB_RUN_ID " in find_topic("runtime").text
+    assert "under accelerate, deepspeed, env, mpi, torchrun." in find_topic("RANK").text
+    assert set(texts("ranks")) <= set(load_framework("torchrun").provides)
 
 
 def test_preflight_is_explained_as_a_whole_and_as_a_key() -> None:
