@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import re
 import time
@@ -48,12 +49,16 @@ class LogReader:
     ) -> None:
         """Read `path` from its beginning, or from its last `tail` lines (`within` bytes) on.
 
-        Lines for which `keep` is false are left out.
+        Lines for which `keep` is false are left out, and not counted.
         """
         self.path = path
         self.prefix = prefix
         self.keep = keep
-        self._position = tail_position(path, tail, within) if tail is not None else 0
+        self._position = (
+            0 if tail is None or keep is not None else tail_position(path, tail, within)
+        )
+        self._wanted = tail if keep is not None else None
+        """How many lines of those that are there already, where each has to be looked at."""
         self._inode: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
@@ -61,6 +66,14 @@ class LogReader:
 
     def pieces(self) -> Iterator[str]:
         """Yield every line there is by now with its line end, many of them at a time."""
+        if self._wanted is None:
+            yield from self._pieces()
+        else:
+            lines = chain.from_iterable(map(io.StringIO, self._pieces()))  # at line feeds alone
+            yield from deque(lines, self._wanted)
+            self._wanted = None
+
+    def _pieces(self) -> Iterator[str]:
         while chunk := self._read():
             self._last_data = time.monotonic()
             text = self._pending + self._decoder.decode(chunk)
@@ -112,11 +125,7 @@ def read_logs(
     if submission is not None and not run.state.exists():
         fetch(run, submission)
     ranks = _there(run) if node is None else ranks_of(run, node)
-    if keep is None:
-        pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None))
-    else:
-        readers = _readers(run, ranks, several=node is None, keep=keep)
-        pieces = chain.from_iterable(_ends(reader, tail) for reader in readers)
+    pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None, keep=keep))
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
@@ -125,14 +134,6 @@ def _pieces(readers: Iterable[LogReader]) -> Iterator[str]:
         yield from reader.pieces()
         for piece in reader.rest():
             yield piece + "\n"
-
-
-def _ends(reader: LogReader, tail: int | None) -> Iterator[str]:
-    """Yield what a reader has; its last `tail` lines, where a number is given."""
-    pieces = _pieces([reader])
-    if tail is None:
-        return pieces
-    return iter(deque(chain.from_iterable(p.splitlines(keepends=True) for p in pieces), tail))
 
 
 def _bounded(pieces: Iterable[str]) -> Iterator[str]:
@@ -157,7 +158,7 @@ def follow(
     """Yield the output as it comes, until the job is over and all of it has been read.
 
     `changed` hears of new states, and of the reasons for which the job is pending. With `keep`,
-    only lines for which it is true, of those that `tail` leaves.
+    only lines for which it is true, and `tail` counts these.
 
     Pieces are of many lines and end with a line end, but for a line that is not finished yet (one
     node only).

@@ -503,6 +503,15 @@ def test_the_lines_of_a_rank_are_told_by_what_stands_before_them(tmp_path: Path)
     assert of_rank(ranked(tmp_path, "a\n", "b\n[rank0]: c\n", slots=1), 1) == ["b", "[rank0]: c"]
 
 
+def test_who_follows_a_rank_begins_with_its_own_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"a 0\na 1\nb 2\na 3 \r 4\nb 4\nb 5\nb 6\na 7")
+    reader = LogReader(log, tail=2, keep=lambda line: line.startswith("a"), prefix="> ")
+    assert "".join(reader.pieces()) == "> a 1\n> a 3 \r 4\n"
+    append(log, "0\nb 8\na 9\na 10\na 11\n")
+    assert "".join(reader.pieces()) == "> a 70\n> a 9\n> a 10\n> a 11\n"
+
+
 def test_no_line_is_given_to_a_rank_whose_node_is_not_known(tmp_path: Path) -> None:
     """Local ranks say nothing where ranks move; one mpirun prints for all nodes in one log."""
     logs = ("[default1]:a\n[rank3]: b\n", "[default1]:c\n")
