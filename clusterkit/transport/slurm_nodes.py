@@ -87,11 +87,61 @@ class SlurmNode:
     gres: Mapping[str, int] | None = None
     """Configured count by name (`gpu`); None where the record does not say."""
     features: tuple[str, ...] = ()
+    cpus: int | None = None
+    cpus_taken: int | None = None
+    gpus_taken: int | None = None
+    """GPUs that jobs have; None where Slurm does not account them (AccountingStorageTRES)."""
+
+    @property
+    def open(self) -> bool:
+        """Whether Slurm gives it to new jobs, busy or not, powered down or not."""
+        return is_open(self.states)
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs, and need not boot first."""
+        return not asleep(self.states)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        return (self.gres or {}).get("gpu", 0)
+
+    @property
+    def free_gpus(self) -> int | None:
+        """How many of its GPUs a new job may have; None where Slurm does not say."""
+        if not self.open or self.states[0] == "ALLOCATED":
+            return 0
+        if self.gpus_taken is None:
+            return self.gpus if self.states[0] == "IDLE" or not self.gpus else None
+        return max(0, self.gpus - self.gpus_taken)
+
+    @property
+    def free_cpus(self) -> int | None:
+        """How many of its CPUs a new job may have; None where Slurm does not say."""
+        if not self.open:
+            return 0
+        if self.cpus is None or self.cpus_taken is None:
+            return None
+        return max(0, self.cpus - self.cpus_taken)
+
+    @property
+    def words(self) -> str:
+        """Its state as people say it: the base, unless a flag says more of what becomes of it."""
+        told = asleep(self.states) or next(
+            (row["meaning"] for row in _STATES if row["state"] in self.states and not self.open), ""
+        )
+        return told or self.states[0].lower()
 
 
 def asleep(states: Iterable[str], *, among: Mapping[str, str] = ASLEEP) -> str:
     """Return why a node of these states is not to be asked; empty where nothing speaks against."""
     return next((among[state] for state in states if state in among), "")
+
+
+def is_open(states: Sequence[str]) -> bool:
+    """Tell whether Slurm gives a node of these states to new jobs, busy or not, up or not."""
+    return not {*faults(states)} & {*CLOSED, *RESERVED}
 
 
 def faults(states: Sequence[str]) -> tuple[str, ...]:
@@ -159,7 +209,22 @@ def parse(text: str) -> SlurmNode:
         reason_at=signed[3] if signed else "",
         gres=_gres(fields["Gres"]) if "Gres" in fields else None,
         features=_listed(fields.get("ActiveFeatures", fields.get("Features", ""))),
+        cpus=_count(fields.get("CPUEfctv", fields.get("CPUTot", ""))),
+        cpus_taken=_count(fields.get("CPUAlloc", "")),
+        gpus_taken=_gpus_taken(fields),
     )
+
+
+def _count(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _gpus_taken(fields: Mapping[str, str]) -> int | None:
+    """Read `cpu=8,gres/gpu=2,gres/gpu:a100=2` of AllocTRES, which lists what is not 0."""
+    if "gres/gpu=" not in fields.get("CfgTRES", ""):
+        return None
+    taken = dict(item.partition("=")[::2] for item in fields.get("AllocTRES", "").split(","))
+    return _count(taken.get("gres/gpu", "0"))
 
 
 def states_of(text: str) -> tuple[str, ...]:
@@ -213,7 +278,7 @@ class Standing:
     @property
     def given(self) -> bool:
         """Whether Slurm gives it to new jobs, busy or not, powered down or not."""
-        return not {*faults(self.states)} & {*CLOSED, *RESERVED}
+        return is_open(self.states)
 
     @property
     def partly_taken(self) -> bool:
@@ -333,6 +398,26 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
             f"Slurm refuses the request of {program}: {first_line(refused)}",
             hint="correct the cluster in clusterkit.yaml, or ask by ssh: --via ssh",
         )
+
+
+def known_nodes(nodes: Sequence[str]) -> tuple[SlurmNode, ...]:
+    """Return what Slurm says of each of these nodes, in this order; nothing is asked of them.
+
+    One that Slurm does not show is `HIDDEN`.
+
+    Raises:
+        RemoteError: Slurm does not answer, or in no known way.
+    """
+    answer = run_command(query(nodes))
+    records = split_records(answer.output)
+    if not records:
+        said = first_line(answer.errors or answer.output) or f"exit code {answer.code}"
+        raise RemoteError(f"scontrol show node: {said}", hint="clusterkit doctor")
+    hidden = {name: SlurmNode(name=name, states=("HIDDEN",)) for name in nodes}
+    try:
+        return tuple((hidden | {n: parse(records[n]) for n in nodes if n in records}).values())
+    except Unparsed as error:
+        raise RemoteError(f"scontrol show node: {error}", hint="clusterkit doctor") from error
 
 
 def _sinfo(nodes: Sequence[str], *arguments: str) -> str | None:

@@ -109,6 +109,11 @@ def test_nothing_but_a_job_wakes_a_node(desk: Desk, resumed: Callable[[], list[s
     for words in quiet:
         done = desk.clusterkit(*words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
+    free = json.loads(desk.clusterkit("nodes", "free", "--json", "--cluster", "mixed").stdout)
+    assert {(one["node"], one["state"], one["open"]) for one in free["nodes"]} == {
+        *((f"n{k}", "idle", True) for k in (1, 2)),
+        *((f"n{k}", "powered down", True) for k in (3, 4, 5, 6)),
+    }
     desk.clusterkit("doctor")
     desk.clusterkit("init", "--yes", "--force")
     assert resumed() == []

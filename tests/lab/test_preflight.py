@@ -410,9 +410,15 @@ def test_a_drained_node_is_named_with_its_reason(desk: Desk) -> None:
     """However it is asked, as long as Slurm is; and its reason is not to be replaced."""
     why = ("fail", ["n2"], "drained: fan 3 = dead")
     with drained(desk.lab, "n2", "fan 3 = dead"):
+        free = desk.clusterkit("nodes", "free", *VIAS["srun"]).stdout.splitlines()
         through_srun = preflight(desk, *VIAS["srun"])
         by_ssh = preflight(desk, *VIAS["srun"], "--via", "ssh")
         again = desk.clusterkit("preflight", *VIAS["srun"], "--drain-command")
+    assert [line.split()[:5] for line in free[1:]] == [
+        ["n[1,3]", "idle", "8", "of", "8"],
+        ["n2", "drained", "0", "of", "4"],
+    ]
+    assert free[2].endswith("  fan 3 = dead")
     assert faults(by_ssh) == {"SLURM001": why}
     assert faults(through_srun) == {
         "SLURM001": why,
@@ -427,12 +433,14 @@ def test_a_drained_node_is_named_with_its_reason(desk: Desk) -> None:
 def test_a_busy_node_is_not_unfit(desk: Desk) -> None:
     """Through srun it cannot be asked, and that is not its fault; by ssh it can."""
     with busy(desk.lab, "n2"):
+        free = json.loads(desk.clusterkit("nodes", "free", *VIAS["srun"], "--json").stdout)["nodes"]
         through_srun = preflight(desk, *VIAS["srun"])
         strictly = desk.clusterkit("preflight", *VIAS["srun"], "--strict", "--drain-command")
         by_ssh = preflight(desk, *VIAS["srun"], "--via", "ssh")
     assert faults(through_srun) == {
         "SSH001": ("unknown", ["n2"], "not asked: it runs other jobs now")
     }
+    assert [one["cpus_free"] == one["cpus"] for one in free] == [True, False, True]
     assert (through_srun["code"], through_srun["exclude"]) == (0, [])
     assert through_srun["usable"] == ["n1", "n3"]
     assert (strictly.returncode, strictly.stdout) == (1, "")

@@ -141,7 +141,7 @@ def relayed(arguments: Sequence[str], kind: str) -> int | None:
         RemoteError: the login node cannot be reached, or the connection broke.
     """
     before, words = _parted(arguments)
-    if kind not in {"yes", "code"} and words[1:2] != [kind]:
+    if kind not in {"yes", "code"} and not {*words[1:2]} & {*kind.split()}:
         return None
     if not sources.may_have("login", Path.cwd(), os.environ):
         return None

@@ -1,4 +1,4 @@
-"""`clusterkit nodes`: make the machines of a cluster of kind ssh ready for jobs."""
+"""`clusterkit nodes`: make machines ready for jobs, run commands on nodes, show what is free."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
-from clusterkit.core.text import table
+from clusterkit.core.text import harmless, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from clusterkit.core.model import ClusterSpec
+    from clusterkit.transport.slurm_nodes import SlurmNode
     from clusterkit.transport.sync.virtualenv import Prepared
 
-app = group("Make machines reached by SSH ready for jobs, and run commands on nodes.")
+app = group("Make machines reached by SSH ready, run commands on nodes, see what is free.")
 
 _COLOURS = {"up to date": "green", "ready": "green", "failed": "red"}
 
@@ -91,6 +92,80 @@ def run(
     require_time(timeout)
     subject = of_cluster(load_settings().cluster(cluster), PreflightOptions(hosts=hosts, via=via))
     report(command, run_on(subject, command, timeout_s=timeout), as_json=json)
+
+
+@app.command()
+@explained
+def free(cluster: str | None = None, partition: str | None = None, json: JsonFlag = False) -> None:
+    """Show how many GPUs and CPUs of a Slurm cluster are free, by node.
+
+    Slurm's controller alone is asked: no node is, and none is woken. A node
+    that is powered down is free, and boots for the job that gets it.
+    """
+    from clusterkit.config.load import load_settings
+    from clusterkit.transport.slurm_nodes import known_nodes, partition_nodes
+
+    spec = load_settings().cluster(cluster)
+    if not spec.kind.scheduled:
+        raise UserError(
+            f"cluster {spec.name} is of kind {spec.kind.value}, and has no scheduler to ask",
+            hint=f"what its nodes do: clusterkit top --cluster {spec.name}",
+        )
+    partition = partition or spec.partition
+    names = partition_nodes(partition)
+    if not names:
+        where, then = "the cluster", "clusterkit doctor"
+        if partition:
+            where, then = f"partition {partition}", "clusterkit doctor; the partitions: sinfo -s"
+        raise UserError(f"Slurm shows no node of {where}", hint=then)
+    nodes = known_nodes(names)
+    if json:
+        described = [_described(node) for node in nodes]
+        console.json_document({"cluster": spec.name, "partition": partition, "nodes": described})
+        return
+    console.say(*table(_free_rows(nodes), "<<>>"))
+
+
+def _described(node: SlurmNode) -> dict[str, object]:
+    return {
+        "node": node.name,
+        "state": node.words,
+        "open": node.open,
+        "gpus": node.gpus,
+        "gpus_free": node.free_gpus,
+        "cpus": node.cpus,
+        "cpus_free": node.free_cpus,
+        "reason": node.reason or None,
+    }
+
+
+def _free_rows(nodes: Iterable[SlurmNode]) -> list[tuple[str, ...]]:
+    """Return a line for all nodes of which the same is to be said, the freest first."""
+    groups: dict[tuple[object, ...], list[SlurmNode]] = {}
+    for node in nodes:
+        same = (node.words, node.free_gpus, node.gpus, node.free_cpus, node.cpus, node.reason)
+        groups.setdefault(same, []).append(node)
+    rows: list[tuple[str, ...]] = [("NODES", "STATE", "GPUS FREE", "CPUS FREE", "REASON")]
+    for alike in sorted(groups.values(), key=_room, reverse=True):
+        one, count = alike[0], len(alike)
+        names = fold_set(node.name for node in alike)
+        gpus = _share(one.free_gpus, one.gpus, count)
+        reason = "" if one.open else harmless(one.reason)
+        rows.append((names, one.words, gpus, _share(one.free_cpus, one.cpus, count), reason))
+    return rows
+
+
+def _room(alike: Sequence[SlurmNode]) -> tuple[int, ...]:
+    one, count = alike[0], len(alike)
+    gpus, cpus = (one.free_gpus or 0) * count, (one.free_cpus or 0) * count
+    return one.open, gpus + cpus > 0, one.up, gpus, cpus
+
+
+def _share(free: int | None, of: int | None, count: int) -> str:
+    """Return how many of all are free on `count` nodes; `-` where a node has none."""
+    if not of:
+        return "-"
+    return f"{'?' if free is None else free * count} of {of * count}"
 
 
 def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:

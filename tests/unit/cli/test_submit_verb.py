@@ -84,7 +84,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("status", "--failed"), ["no such option: --failed", "hint: --state failed"]),
         (("logs", "-n", "5", "latest"), ["no such option: -n", "hint: --tail 5"]),
         (("report", "latest"), ["argument(s) (latest)", "clusterkit status latest --usage"]),
-        (("sinfo",), ["hint: clusterkit top (what nodes do; what Slurm has free: sinfo)"]),
+        (("sinfo",), ["hint: clusterkit nodes free (what Slurm has free; what nodes do:"]),
         (("explain", "tensorboard"), ["hint: clusterkit forward JOB PORT"]),
         (
             ("submit", "--venv", "x", "train.py"),

@@ -54,6 +54,28 @@ def test_the_drained_nodes_of_the_recording_are_named() -> None:
     assert node.features == ("gpu", "h100", "cluster-h100-9")
 
 
+@pytest.mark.parametrize(
+    ("state", "tres", "free"),
+    [
+        ("MIXED", "CfgTRES=cpu=96,gres/gpu=8 AllocTRES=cpu=8,gres/gpu=3,gres/gpu:a100=3", 5),
+        ("MIXED", "CfgTRES=cpu=96,gres/gpu=8 AllocTRES=cpu=8", 8),
+        ("MIXED", "CfgTRES=cpu=96 AllocTRES=cpu=8", None),  # GPUs are not accounted there
+        ("ALLOCATED", "CfgTRES=cpu=96 AllocTRES=cpu=8", 0),
+        ("IDLE", "CfgTRES=cpu=96 AllocTRES=", 8),
+        ("IDLE+CLOUD+POWERED_DOWN", "CfgTRES=cpu=96 AllocTRES=", 8),
+        ("IDLE+DRAIN", "CfgTRES=cpu=96,gres/gpu=8 AllocTRES=", 0),
+        ("MIXED", "CfgTRES=cpu=96,gres/gpu=8 AllocTRES=gres/gpu=99", 0),
+        ("MIXED", "CfgTRES=cpu=96,gres/gpu=8 AllocTRES=gres/gpu=-1", None),
+    ],
+)
+def test_what_is_free_of_a_node_is_counted(state: str, tres: str, free: int | None) -> None:
+    text = f"NodeName=n1 CPUAlloc=8 CPUEfctv=90 CPUTot=96 Gres=gpu:a100:8 State={state} {tres}\n"
+    node = slurm_nodes.parse(text)
+    assert (node.gpus, node.free_gpus) == (8, free)
+    assert node.free_cpus == (82 if node.open else 0)
+    assert slurm_nodes.parse("NodeName=n1 State=IDLE CPUTot=x").free_cpus is None
+
+
 def test_the_one_line_record_is_read() -> None:
     """Blanks and "#" in OS, "=" in CfgTRES, (null) is nothing."""
     text = recording(ONE)
