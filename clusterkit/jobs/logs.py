@@ -6,6 +6,7 @@ import codecs
 import io
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ _LONGEST_LINE = 1 << 16
 _LOG = re.compile(r"node-([0-9]{1,5})\.log")
 _MOST_OF_OTHERS = 1 << 24
 """Bytes of all logs of somebody else's job that are printed; a sparse file has any size."""
+_TOO_MUCH = f"no more than {_MOST_OF_OTHERS >> 20} MiB of somebody else's logs"
 _IDLE_S = 1.0
 """An unfinished line is shown when nothing follows it for this long."""
 
@@ -46,19 +48,24 @@ class LogReader:
         tail: int | None = None,
         within: int = _FARTHEST,
         keep: Keep | None = None,
+        limit: int | None = None,
     ) -> None:
         """Read `path` from its beginning, or from its last `tail` lines (`within` bytes) on.
 
-        Lines for which `keep` is false are left out, and not counted.
+        Lines for which `keep` is false are left out, and not counted. More than `limit` bytes are
+        refused, by an error.
         """
         self.path = path
         self.prefix = prefix
         self.keep = keep
+        self._room = sys.maxsize if limit is None else limit
         self._position = (
             0 if tail is None or keep is not None else tail_position(path, tail, within)
         )
         self._wanted = tail if keep is not None else None
         """How many lines of those that are there already, where each has to be looked at."""
+        self._judged: bool | None = None
+        """Whether a line is kept of which a part was too long to wait for the rest."""
         self._inode: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
@@ -70,30 +77,41 @@ class LogReader:
             yield from self._pieces()
         else:
             lines = chain.from_iterable(map(io.StringIO, self._pieces()))  # at line feeds alone
-            yield from deque(lines, self._wanted)
+            yield from deque(lines, min(self._wanted, sys.maxsize))
             self._wanted = None
 
     def _pieces(self) -> Iterator[str]:
         while chunk := self._read():
             self._last_data = time.monotonic()
+            self._room -= len(chunk)
+            if self._room < 0:
+                raise UserError(_TOO_MUCH, hint="--node and --tail 1000, without --rank")
             text = self._pending + self._decoder.decode(chunk)
             lines, end, self._pending = text.rpartition("\n")
             if end and self.keep is not None:
-                kept = list(filter(self.keep, lines.split("\n")))
+                kept = [line for line in lines.split("\n") if self._is_kept(line)]
                 lines, end = "\n".join(kept), end if kept else ""
             if end:
                 yield self.prefix + lines.replace("\n", f"\n{self.prefix}") + end
             while len(self._pending) > _LONGEST_LINE:
-                if self.keep is None or self.keep(self._pending):
+                if self._is_kept(self._pending, whole=False):
                     yield self.prefix + self._pending[:_LONGEST_LINE]
                 self._pending = self._pending[_LONGEST_LINE:]
 
     def rest(self, *, idle_s: float = 0.0) -> Iterator[str]:
         """Yield the unfinished last line, where nothing has followed it for `idle_s`."""
         if self._pending and time.monotonic() - self._last_data >= idle_s:
-            if self.keep is None or self.keep(self._pending):
+            if self._is_kept(self._pending, whole=False):
                 yield self.prefix + self._pending
             self._pending = ""
+
+    def _is_kept(self, line: str, *, whole: bool = True) -> bool:
+        """Tell whether a line is wanted, or what follows the beginning of one."""
+        kept = self._judged
+        if kept is None:
+            kept = self.keep is None or self.keep(line)
+        self._judged = None if whole else kept
+        return kept
 
     def _read(self) -> bytes:
         try:
@@ -141,8 +159,7 @@ def _bounded(pieces: Iterable[str]) -> Iterator[str]:
     room = _MOST_OF_OTHERS
     for piece in pieces:
         if (room := room - len(piece)) < 0:
-            most = f"{_MOST_OF_OTHERS >> 20} MiB"
-            yield f"clusterkit: no more than {most} of somebody else's logs; try --tail 1000\n"
+            yield f"clusterkit: {_TOO_MUCH}; try --tail 1000\n"
             return
         yield harmless(piece)
 
@@ -254,16 +271,23 @@ def _readers(
 ) -> list[LogReader]:
     prefixed = several and len(ranks) > 1
     return [
-        LogReader(run.log(rank), prefix=_prefix(rank) if prefixed else "", tail=tail, keep=keep)
+        _reader(run, rank, prefix=_prefix(rank) if prefixed else "", tail=tail, keep=keep)
         for rank in ranks
     ]
+
+
+def _reader(
+    run: RunFolder, rank: int, *, prefix: str = "", tail: int | None = None, keep: Keep | None
+) -> LogReader:
+    limit = _MOST_OF_OTHERS if keep is not None and run.foreign is not None else None
+    return LogReader(run.log(rank), prefix=prefix, tail=tail, keep=keep, limit=limit)
 
 
 def _add_new(run: RunFolder, readers: dict[int, LogReader], keep: Keep | None) -> None:
     """Read also what has appeared since: an elastic job has more nodes than it must have."""
     new = [rank for rank in _there(run) if rank not in readers]
     if new:
-        readers |= {rank: LogReader(run.log(rank), keep=keep) for rank in new}
+        readers |= {rank: _reader(run, rank, keep=keep) for rank in new}
         for rank, reader in readers.items():
             reader.prefix = _prefix(rank)
 

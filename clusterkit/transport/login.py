@@ -222,8 +222,6 @@ def _folder() -> Path:
 class Channel:
     """A command of ssh with pipes, to be used like a channel of paramiko."""
 
-    closed = False
-
     def __init__(self, argv: Sequence[str]) -> None:
         """Start nothing yet."""
         self._argv = argv

@@ -25,7 +25,7 @@ from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
 from tests.helpers.paths import ROOT
 from tests.lab import Lab
-from tests.lab.lab import UNSCALED
+from tests.lab.lab import UNSCALED, HostProcess
 
 PAGE = ROOT / "docs" / "reliability.md"
 _START, _END = "<!-- make faults -->", "<!-- end -->"
@@ -114,8 +114,14 @@ def _let_end(run: RunFolder) -> None:
 
 def kill(lab: Lab, host: str, pattern: str) -> None:
     """Kill the first process of a host that matches, with signal 9, once there is one."""
-    await_true(lambda: bool(lab.processes(host, pattern)))
-    os.kill(lab.processes(host, pattern)[0].pid, signal.SIGKILL)
+    found: list[HostProcess] = []
+
+    def there() -> bool:
+        found[:] = lab.processes(host, pattern)
+        return bool(found)
+
+    await_true(there)
+    os.kill(found[0].pid, signal.SIGKILL)
 
 
 @contextmanager

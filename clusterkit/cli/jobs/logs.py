@@ -80,20 +80,26 @@ def _of_rank(
     if node is not None and lines.node not in {None, node}:
         raise UserError(f"rank {lines.rank} is on node {lines.node}", hint="leave --node out")
     node = lines.node if node is None else node
+    keep = None if lines.alone else lines.keep
     if as_json:
-        document = logs_document(run, node, tail, lines.keep)
+        document = logs_document(run, node, tail, keep)
         _refuse_mixed(lines)
         console.json_document(document)
     elif follow:
         if not lines.alone:
             console.note(f"only lines that name rank {lines.rank}", f"  {lines.advice}")
-        raise typer.Exit(follow_run(run, node=node, tail=tail, keep=lines.keep))
-    elif not _print(_shown(run, read_logs(run, node, tail=tail, keep=lines.keep))):
+        raise typer.Exit(follow_run(run, node=node, tail=tail, keep=keep))
+    elif not _print(_shown(run, read_logs(run, node, tail=tail, keep=keep))) and not lines.own:
         _refuse_mixed(lines)
-        _say_of_nothing(load_job(run))
-    elif lines.unlabelled:
+        if not lines.labelled:
+            _say_of_nothing(load_job(run))
+            return
+        console.note(f"no line names rank {lines.rank}")
+    if lines.unlabelled and not (as_json or follow):
+        count = f"{lines.unlabelled} line{'s' * (lines.unlabelled != 1)}"
+        where = "" if node is None else f" --node {node}"
         console.note(
-            f"left out, since they name no rank: {lines.unlabelled} lines; all: --node {node or 0}"
+            f"left out, since they name no rank: {count}; all: clusterkit logs{where} {run.key}"
         )
 
 

@@ -31,6 +31,7 @@ from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.starter import leave_behind
 from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied
+from clusterkit.jobs.submit.snapshot import forget_others
 from clusterkit.jobs.submit.submit import check, prepare
 from clusterkit.launch.array.spec import Sweep, fold_numbers
 from clusterkit.launch.render import render, summary
@@ -154,6 +155,7 @@ def _hand_over_all(
         except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:
                 raise
+            forget_others(runs[0])
             return runs, error
         runs.append(run)
         submissions.append(submission)

@@ -245,15 +245,20 @@ class Watch:
         if peer is not None:
             self.peer_code = peer.exit_code
             return "peer"
-        self.own_code = self._blamed_by_others()
-        if self.own_code is not None:
-            return None
         ended = self.run.requeued(self.me.attempt), self.run.timeout(self.me.attempt)
         if any(path.exists() for path in ended) or self._out_of_time():
             return "timeout" if self.notice is None else "preempted"
-        return "preempted" if is_preempted() else "terminated"
+        if is_preempted():
+            return "preempted"
+        # Where somebody ends the whole job, ranks may fail of that before each node has heard it.
+        self.own_code = None if is_cancelled() else self._blamed_by_others()
+        return "terminated" if self.own_code is None else None
 
     def _blamed_by_others(self) -> int | None:
+        """Return the code of a rank of this node that failed first, where others have ended of it.
+
+        That this node has one that failed is not enough: it may have been told to end as well.
+        """
         first = read_rank_failure(self.run, self.me.attempt)
         if first is None or first.node != self.me.name:
             return None

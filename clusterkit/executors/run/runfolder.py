@@ -41,6 +41,7 @@ PREFLIGHT = "preflight.json"
 
 NODE_CHECKS = "node-checks.json"
 RESTART = "restart-"
+_AWAY = "away-"
 """What the names of such files begin with: Slurm's script counts them."""
 KEY_LENGTH = 6
 _RUN_ID = re.compile(rf"(?P<name>.+)-(?P<when>\d{{8}}-\d{{6}})-(?P<key>[0-9a-f]{{{KEY_LENGTH}}})")
@@ -173,7 +174,12 @@ class RunFolder:
 
     def away(self, allocation: str) -> Path:
         """Return the file of the nodes of an allocation that a restart leaves out, one per line."""
-        return self.path / f"away-{allocation}"
+        return self.path / f"{_AWAY}{allocation}"
+
+    @property
+    def has_left_nodes(self) -> bool:
+        """Whether a restart has left nodes of an allocation out."""
+        return any(name.startswith(_AWAY) for name in listed(self.path))
 
     def notice(self, attempt: int) -> Path:
         """Return what says which node of an attempt its cloud is about to take."""

@@ -6,7 +6,8 @@ the tree where the file system can do that, and are never the same file (a hard 
 that writes in place would change what a job that waits is going to run.
 
 What a laptop has sent for a job is a snapshot already, and moves into the run folder; of an array,
-all jobs but the last are given a copy.
+all jobs but the last are given a copy. Of another array, the first job keeps a copy for the others,
+which the last one takes.
 """
 
 from __future__ import annotations
@@ -137,14 +138,20 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
         if snapshot.moves and files.move(source, code):
             files.remove(provenance.beside(source))
         else:
-            files.create_folder(workdir)
             _copy(_manifest_of(source) if snapshot.moves else snapshot.manifest, code)
+        files.create_folder(workdir)  # what is ignored there is all that it may hold
         if snapshot.several:
+            files.create_folder(run.path / _FOR_OTHERS)
             _copy(dataclasses.replace(snapshot.manifest, folder=code), run.path / _FOR_OTHERS)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise
     return dataclasses.replace(plan, workdir=os.path.normpath(workdir))
+
+
+def forget_others(first: RunFolder) -> None:
+    """Remove what the first job of an array kept for others that will not come."""
+    files.remove_tree(first.path / _FOR_OTHERS)
 
 
 def _copy(manifest: Manifest, code: Path) -> None:

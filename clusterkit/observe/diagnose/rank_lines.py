@@ -17,7 +17,9 @@ from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.observe.diagnose.lines import read_line
 
 _TEE = ("torchrun", "accelerate")
-"""Frameworks whose own option `tee` labels each line."""
+"""Frameworks whose own option `tee` labels each line; each node has as many ranks."""
+_PLACE_THEMSELVES = ("ray", "spark")
+"""Frameworks that choose by themselves where workers run, and print what they print elsewhere."""
 
 
 class RankLines:
@@ -31,6 +33,11 @@ class RankLines:
         """
         plan = files.read_json(run.plan) or {}
         ranks = count_of(plan, "processes")
+        if not ranks:
+            raise UserError(
+                f"{run.plan} cannot be read, so how many ranks the job has is not known",
+                hint="all of its lines: clusterkit logs, without --rank",
+            )
         elastic = plan.get("max_nodes") is not None
         if rank < 0 or (rank >= ranks and not elastic):
             known = f"ranks 0 to {ranks - 1}" if ranks > 1 else "rank 0 alone"
@@ -41,6 +48,8 @@ class RankLines:
         self.framework = text_of(plan, "framework")
         self.node: int | None = None
         """The node that the rank is on; None where its lines may be in any log."""
+        self.own = 0
+        """Lines that the rank has printed."""
         self.labelled = 0
         self.unlabelled = 0
         self._local = ""
@@ -60,22 +69,20 @@ class RankLines:
 
     def keep(self, line: str) -> bool:
         """Tell whether the rank has printed this line."""
-        if self.alone:
-            return True
         read = read_line(line.encode(errors="replace"))
-        if self._local and read.local:
-            self.labelled += 1
-            return read.local == self._local
-        if read.before is None or read.bare:  # a bare number may be that of a step
+        local = bool(self._local and read.local)
+        if not local and (read.before is None or read.bare):  # a bare number may be that of a step
             self.unlabelled += 1
             return False
         self.labelled += 1
-        return read.before == self.rank
+        own = read.local == self._local if local else read.before == self.rank
+        self.own += own
+        return own
 
     @property
     def advice(self) -> str:
         """How lines come to name their rank, and where all of them are."""
-        if self.framework in _TEE:
+        if self.framework in _TEE and self._local:
             how = f"submit with --set {self.framework}.tee=3"
         else:
             how = "let the script begin its lines with [rank N]"
@@ -86,13 +93,17 @@ class RankLines:
 def _renumbered(run: RunFolder, plan: Mapping[str, Any]) -> bool:
     """Tell whether ranks may count other nodes than logs do: of a filter, or without lost nodes."""
     filtered = bool(object_of(object_of(plan, "command"), "slot_filter"))
-    return filtered or bool(count_of(plan, "spares")) or any(run.path.glob("away-*"))
+    return filtered or bool(count_of(plan, "spares")) or run.has_left_nodes
 
 
 def _ranks_per_node(plan: Mapping[str, Any]) -> tuple[int, ...]:
     """Return how many ranks each node has, in rank order; nothing where the plan leaves it open."""
     slots, ranks = tuple(counts_of(plan, "slots")), count_of(plan, "processes")
+    framework = text_of(plan, "framework")
+    if framework in _PLACE_THEMSELVES:
+        return ()
     if sum(slots) == ranks:
         return slots
     share, rest = divmod(ranks, len(slots) or 1)
-    return (share,) * len(slots) if rest == 0 else ()
+    # Others fill node by node, or divide evenly: the plan does not say which.
+    return (share,) * len(slots) if framework in _TEE and rest == 0 else ()

@@ -260,7 +260,7 @@ def test_a_command_told_to_go_never_counts_as_success(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["exit 0", "exit 143"])
-@pytest.mark.parametrize("others", ["peer", None])
+@pytest.mark.parametrize("others", ["peer", "peer, at the time limit", None])
 def test_srun_that_ends_the_node_to_blame_takes_no_blame_from_it(
     run: RunFolder, leaves: str, others: str | None
 ) -> None:
@@ -271,14 +271,18 @@ def test_srun_that_ends_the_node_to_blame_takes_no_blame_from_it(
     files.write_json(run.rank_failure(0), told)
     if others is not None:
         head = NodeResult(
-            node_rank=0, node="node-0", exit_code=5, started_at=1.0, ended_at=2.0, reason=others
+            node_rank=0, node="node-0", exit_code=5, started_at=1.0, ended_at=2.0, reason="peer"
         )
         node_results.write_result(run, head, attempt=0, n_nodes=2)
+    if others == "peer, at the time limit":
+        run.timeout(0).touch()
     process.terminate()
     process.wait(20)
     ended, first = result(run, 1), node_results.first_failure(run, 0)
     if others is None:  # somebody else ends all of them
         assert (ended.exit_code, ended.reason, first) == (143, "terminated", None)
+    elif others != "peer":
+        assert (ended.reason, first) == ("timeout", None)
     else:
         assert (ended.exit_code, ended.reason, ended.rank) == (5, None, 3)
         assert first is not None

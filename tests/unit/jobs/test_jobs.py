@@ -483,7 +483,7 @@ def ranked(
 
 def of_rank(run: RunFolder, rank: int, tail: int | None = None) -> list[str]:
     lines = RankLines(run, rank)
-    pieces = read_logs(run, lines.node, tail=tail, keep=lines.keep)
+    pieces = read_logs(run, lines.node, tail=tail, keep=None if lines.alone else lines.keep)
     return [line.rpartition("] ")[2] for piece in pieces for line in piece.splitlines()]
 
 
@@ -512,6 +512,36 @@ def test_who_follows_a_rank_begins_with_its_own_last_lines(tmp_path: Path) -> No
     assert "".join(reader.pieces()) == "> a 70\n> a 9\n> a 10\n> a 11\n"
 
 
+def test_ranks_are_sought_only_where_they_certainly_are(tmp_path: Path) -> None:
+    """The plan does not say whether nodes are filled one by one, nor where Ray starts workers."""
+    for changes in ({"framework": "env", "processes": 2}, {"framework": "horovod", "processes": 2}):
+        lines = RankLines(ranked(tmp_path, "a\n", "b\n", **changes), 1)
+        assert (lines.node, lines.alone) == (None, False)
+    even = RankLines(ranked(tmp_path, "a\n", "b\n", processes=2), 1)
+    assert (even.node, even.alone) == (1, True)
+    for framework in ("ray", "spark"):
+        lines = RankLines(ranked(tmp_path, "a\n", "b\n", slots=1, framework=framework), 1)
+        assert (lines.node, lines.alone) == (None, False)
+    with pytest.raises(UserError, match="how many ranks the job has is not known"):
+        RankLines(ranked(tmp_path, processes=None), 0)
+
+
+def test_a_long_line_is_kept_or_left_out_as_a_whole(tmp_path: Path) -> None:
+    log, part = tmp_path / "log", "x" * (1 << 16)
+    log.write_text(f"a {part}{part}a\nb {part}a {part}\na 2\n")
+    reader = LogReader(log, keep=lambda line: line.startswith("a"))
+    assert "".join(reader.pieces()) == f"a {part}{part}a\na 2\n"
+
+
+def test_no_more_of_others_is_read_than_is_printed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as sparse:
+        sparse.truncate(1 << 40)
+    reader = LogReader(log, keep=lambda _: False, limit=1 << 24, tail=1 << 80)
+    with pytest.raises(UserError, match="no more than 16 MiB of somebody else's logs"):
+        list(reader.pieces())
+
+
 def test_no_line_is_given_to_a_rank_whose_node_is_not_known(tmp_path: Path) -> None:
     """Local ranks say nothing where ranks move; one mpirun prints for all nodes in one log."""
     logs = ("[default1]:a\n[rank3]: b\n", "[default1]:c\n")
@@ -531,6 +561,13 @@ def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "no line says which rank printed it" in refused.stderr
     assert "--set torchrun.tee=3" in refused.stderr
+    run.log(1).write_text("[rank2]: a\nloss 3\n")
+    other = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
+    assert other.returncode == 0
+    assert "no line names rank 3" in other.stderr
+    assert f"1 line; all: clusterkit logs --node 1 {run.key}" in other.stderr
+    document = json.loads(typed_in(tmp_path, "logs", str(run.path), "--rank", "2", "--json").stdout)
+    assert [node["text"] for node in document["nodes"]] == ["[rank2]: a\n"]
     elsewhere = typed_in(tmp_path, "logs", str(run.path), "--rank", "3", "--node", "0")
     assert "rank 3 is on node 1" in elsewhere.stderr
 

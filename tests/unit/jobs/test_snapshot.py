@@ -98,6 +98,13 @@ def test_each_job_of_an_array_gets_the_same_files(tree: Path) -> None:
         assert run.log(0).read_text() == "not-committed data then\n"
 
 
+def test_an_array_may_start_in_a_folder_of_which_nothing_is_copied(tree: Path) -> None:
+    (tree / "empty").mkdir()
+    words = ("--array", "n=1,2,3", "--snapshot", "../work/new.py", "{n}")
+    done = typed_in(tree / "empty", *SUBMIT, "--wait", *words)
+    assert done.returncode == 0, done.stderr
+
+
 def sent(tree: Path, name: str, **told: object) -> Path:
     """Have what a laptop would have sent."""
     copy = tree / "runs" / ".laptop" / "project-0123456789ab" / name
