@@ -191,7 +191,9 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     environment = {**cluster.env, **job.env}
     secrets = (*cluster.secrets, *job.secrets)
     for name in (*environment, *secrets):
-        if not _ENV_NAME.fullmatch(name):
+        if name in secrets and "=" in name:
+            yield problem("secret-value", name=name.partition("=")[0])
+        elif not _ENV_NAME.fullmatch(name):
             yield problem("variable-name", name=name)
     for name, value in environment.items():
         if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE:

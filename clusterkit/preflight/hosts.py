@@ -93,10 +93,15 @@ def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
             hint="set hosts: or hostfile: in clusterkit.yaml, or name them with --hosts",
         )
     allocated = hosts_of_allocation(os.environ)
-    return allocated if allocated is not None else _of_partition(cluster.partition)
+    return allocated if allocated is not None else of_partition(cluster.partition)
 
 
-def _of_partition(partition: str | None) -> tuple[Host, ...]:
+def of_partition(partition: str | None) -> tuple[Host, ...]:
+    """Return the nodes of a partition of Slurm, or of its default one; all where there is none.
+
+    Raises:
+        RemoteError: Slurm does not answer.
+    """
     arguments = ["-p", partition] if partition else []
     answer = run_command(["sinfo", "-h", "-N", *arguments, "-o", "%N|%P"])
     if answer.code:

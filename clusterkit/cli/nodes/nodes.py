@@ -11,7 +11,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
-from clusterkit.core.errors import UserError
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
 from clusterkit.core.text import harmless, table
 
@@ -103,7 +103,8 @@ def free(cluster: str | None = None, partition: str | None = None, json: JsonFla
     that is powered down is free, and boots for the job that gets it.
     """
     from clusterkit.config.load import load_settings
-    from clusterkit.transport.slurm_nodes import known_nodes, partition_nodes
+    from clusterkit.preflight.hosts import of_partition
+    from clusterkit.transport.slurm_nodes import known_nodes
 
     spec = load_settings().cluster(cluster)
     if not spec.kind.scheduled:
@@ -112,12 +113,13 @@ def free(cluster: str | None = None, partition: str | None = None, json: JsonFla
             hint=f"what its nodes do: clusterkit top --cluster {spec.name}",
         )
     partition = partition or spec.partition
-    names = partition_nodes(partition)
+    try:
+        names = [host.name for host in of_partition(partition)]
+    except RemoteError as error:
+        raise RemoteError(error.message, hint="clusterkit doctor") from error
     if not names:
-        where, then = "the cluster", "clusterkit doctor"
-        if partition:
-            where, then = f"partition {partition}", "clusterkit doctor; the partitions: sinfo -s"
-        raise UserError(f"Slurm shows no node of {where}", hint=then)
+        where = f"partition {partition}" if partition else "the cluster"
+        raise UserError(f"Slurm shows no node of {where}", hint="its partitions: sinfo -s")
     nodes = known_nodes(names)
     if json:
         described = [_described(node) for node in nodes]

@@ -71,7 +71,8 @@ class RankLines:
         """Tell whether the rank has printed this line."""
         read = read_line(line.encode(errors="replace"))
         local = bool(self._local and read.local)
-        if not local and (read.before is None or read.bare):  # a bare number may be that of a step
+        # A bare number may be that of a step; alone, one of an entry of torchrun's summary.
+        if not local and (read.before is None or read.bare or not read.text.strip()):
             self.unlabelled += 1
             return False
         self.labelled += 1

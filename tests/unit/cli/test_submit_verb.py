@@ -86,6 +86,12 @@ TORCHRUN = ("--framework", "torchrun")
         (("report", "latest"), ["argument(s) (latest)", "clusterkit status latest --usage"]),
         (("sinfo",), ["hint: clusterkit nodes free (what Slurm has free; what nodes do:"]),
         (("explain", "tensorboard"), ["hint: clusterkit forward JOB PORT"]),
+        (("submit", "--notify", "train.py"), ["hint: --on-end 'mail ADDRESS' (or 'slack"]),
+        (("submit", "--detach", "train.py"), ["hint: leave it out (submit returns at once"]),
+        (("submit", "--workdir", "/x", "train.py"), ["hint: cd there first"]),
+        (("submit", "--retries", "3", "train.py"), ["hint: --requeue 3 (or --restarts N"]),
+        (("logs", "-r", "1", "latest"), ["no such option: -r", "hint: --rank 1"]),
+        (("submit", *TORCHRUN, "--secret", "T=hush", "train.py"), ["--secret T=...", "export T,"]),
         (
             ("submit", "--venv", "x", "train.py"),
             ["hint: `python:` of the cluster"],

@@ -556,7 +556,7 @@ def test_no_line_is_given_to_a_rank_whose_node_is_not_known(tmp_path: Path) -> N
 
 
 def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
-    run = ranked(tmp_path, "loss 3\n", "loss 3\n")
+    run = ranked(tmp_path, "loss 3\n", "loss 3\n[3]:\n  time : then\n")  # torchrun's summary
     refused = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
     assert refused.returncode == 2
     assert "no line says which rank printed it" in refused.stderr
