@@ -35,7 +35,7 @@ class JobOptions:
     cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
         "a100", short="-c", variable=True)] = None
     framework: Annotated[str | None, Option("NAME",
-        "What starts the processes: torchrun, deepspeed, horovod.",
+        "What starts the processes: torchrun, deepspeed, mpi, ... (clusterkit explain frameworks).",
         "torchrun", short="-f", variable=True)] = None
     nodes: Annotated[int | str | None, Option("N",
         "Number of nodes, or MIN:MAX for an elastic job.",
@@ -53,7 +53,7 @@ class JobOptions:
     env: Annotated[Mapping[str, object], Option("K=V", "Variable for every rank; repeatable.",
         "{NCCL_DEBUG: WARN}", "Environment", short="-e")] = field(default_factory=dict)
     secret: Annotated[Sequence[str], Option("NAME",
-        "Variable of your shell, passed on but never written down; repeatable.",
+        "Variable of your shell, passed on in a private file that goes with the job; repeatable.",
         "[WANDB_API_KEY]", "VariableNames")] = ()
     exclude: Annotated[str | None, Option("LIST", "Hostlist of nodes not to use.",
         "n[3,7]", "Hostlist")] = None

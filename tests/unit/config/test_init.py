@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -191,8 +192,13 @@ def test_a_question_ends_by_ctrl_c_as_any_work_does(tmp_path: Path) -> None:
     shown = b""
     while b"Write clusterkit.yaml?" not in shown:
         shown += os.read(ours, 4096)
-    os.write(ours, b"\x03")
-    assert client.wait(timeout=30) == 130
+    # One that comes just before Python's input() waits is noticed with the next key (readline.c).
+    for _ in range(3):
+        os.write(ours, b"\x03")
+        with suppress(subprocess.TimeoutExpired):
+            client.wait(timeout=10)
+            break
+    assert client.returncode == 130
     os.close(ours)
     assert not [*tmp_path.iterdir()]
 
