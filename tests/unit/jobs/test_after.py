@@ -395,7 +395,10 @@ def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) 
     first = jobs[0].run
     controller = files.read_json(first.controller)
     assert controller is not None
-    os.kill(controller["pid"], signal.SIGKILL)
+    there = {controller["pid"], *processes.marked(first.marker(), prefix=True)}
+    for signum in (signal.SIGSTOP, signal.SIGKILL):  # else one of them tells how another ended
+        for pid in there:
+            processes.send(pid, signum)
     processes.kill_all(lambda: processes.marked(first.marker(), prefix=True))
     troubles: list[str] = []
     done = wait_for_all(
