@@ -39,15 +39,12 @@ def choice() -> str:
 
 
 def topics() -> Iterator[Topic]:
-    """Yield one topic for each framework."""
-    for name, framework in _all().items():
+    """Yield one topic for each framework, and for each variable that one sets for its ranks."""
+    loaded = _all()
+    for name, framework in loaded.items():
         yield _topic(name, framework)
-
-
-def variables() -> Iterator[Topic]:
-    """Yield one topic for each variable that a framework sets for its ranks."""
     under: dict[str, list[str]] = {}
-    for name, found in _all().items():
+    for name, found in loaded.items():
         for variable in () if isinstance(found, UserError) else found.provides:
             under.setdefault(variable, []).append(name)
     about = texts("ranks")

@@ -138,7 +138,6 @@ def _lists() -> Iterator[Topic]:
     """Yield a topic for each word of the lists that `texts.tsv` has."""
     yield from one_each(texts("links"), "links")
     yield from one_each({**texts("runtime"), **texts("trackers")}, "runtime")
-    yield from frameworks.variables()
     for name, text in texts("states").items():
         ending = "The job has ended." if JobState(name).final else "The job has not ended."
         if name == JobState.UNKNOWN:  # the one word that is a verdict, too

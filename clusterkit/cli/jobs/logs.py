@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,7 +31,9 @@ from clusterkit.jobs.logs import Keep, read_logs
 from clusterkit.jobs.logs import follow as follow_output
 from clusterkit.jobs.nccl_network import NcclLog
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
-from clusterkit.observe.diagnose.rank_lines import RankLines
+
+if TYPE_CHECKING:
+    from clusterkit.observe.diagnose.rank_lines import RankLines
 
 
 @explained
@@ -56,6 +59,8 @@ def logs(
     run = run_named(job) if named.array else named.runs[0]
     note_owner(run)
     if rank is not None:
+        from clusterkit.observe.diagnose.rank_lines import RankLines
+
         _of_rank(RankLines(run, rank), run, chosen, tail, follow=follow, as_json=json)
         return
     if json:

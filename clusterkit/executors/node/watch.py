@@ -250,8 +250,9 @@ class Watch:
             return "timeout" if self.notice is None else "preempted"
         if is_preempted():
             return "preempted"
+        code = self._blamed_by_others()
         # Where somebody ends the whole job, ranks may fail of that before each node has heard it.
-        self.own_code = None if is_cancelled() else self._blamed_by_others()
+        self.own_code = None if code is None or is_cancelled() else code
         return "terminated" if self.own_code is None else None
 
     def _blamed_by_others(self) -> int | None:

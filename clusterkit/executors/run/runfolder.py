@@ -41,8 +41,8 @@ PREFLIGHT = "preflight.json"
 
 NODE_CHECKS = "node-checks.json"
 RESTART = "restart-"
-_AWAY = "away-"
 """What the names of such files begin with: Slurm's script counts them."""
+_AWAY = "away-"
 KEY_LENGTH = 6
 _RUN_ID = re.compile(rf"(?P<name>.+)-(?P<when>\d{{8}}-\d{{6}})-(?P<key>[0-9a-f]{{{KEY_LENGTH}}})")
 _ATTEMPTS_AT_A_NAME = 20
