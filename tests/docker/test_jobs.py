@@ -25,6 +25,7 @@ from tests.helpers.needs import lack
 from tests.helpers.plans import make_cluster, make_plan
 from tests.lab import Lab
 from tests.lab.hosts import pids, read_cmdline
+from tests.lab.lab import UNSCALED
 
 pytestmark = [pytest.mark.docker, pytest.mark.lab]
 
@@ -152,6 +153,7 @@ def test_a_cancelled_job_leaves_nothing(docks: Docks) -> None:
 
 def test_a_command_may_tidy_up_when_it_is_cancelled(docks: Docks) -> None:
     # Slurm repeats itself: as the job ends, and once one of its nodes has.
+    docks.environment |= UNSCALED  # three seconds from SIGTERM to SIGKILL otherwise
     save = 'trap "" TERM; sleep $((CK_NODE_RANK * 2)); echo saved; exit 0'
     run = docks.start(f"trap '{save}' TERM; echo begun; sleep 60 & wait")
     await_true(started(run, 2))
