@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.text import wrapped
+from clusterkit.core.text import in_line, wrapped
 
 _HINT_WIDTH = 80 - len("hint: ")
 
@@ -116,7 +116,7 @@ def _locate(position: Position, key: str | None) -> list[str]:
     if position.text is not None and position.line is not None:
         gutter = f"{position.line} | "
         # A file may hold terminal escape sequences; each becomes one harmless character.
-        shown = "".join(c if c.isprintable() else " " for c in _shortened(position.text))
+        shown = in_line(_shortened(position.text))
         lines.append(gutter + shown)
         if position.column is not None and position.column <= _LONGEST:
             lines.append(" " * (len(gutter) - 2) + "| " + " " * (position.column - 1) + "^")

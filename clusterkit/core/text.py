@@ -87,6 +87,11 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def in_line(text: str) -> str:
+    """Return a text with a space for each character that a line does not show."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def table(
     rows: Sequence[Sequence[object]],
     align: str = "",

@@ -257,6 +257,7 @@ def _prepare(
         spares=plan.spares,
         array=dependencies.array,
         index=dependencies.index,
+        values=dependencies.values,
         after=dependencies.after,
     )
     submit_journal.begin(run)

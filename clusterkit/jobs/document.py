@@ -18,7 +18,8 @@ from clusterkit.jobs.state.load import Job, load_job
 
 def document_of(job: Job) -> dict[str, Any]:
     """Return the document of a job, also of one among others."""
-    of_array = {"array": job.submission.array, "index": job.submission.index}
+    of_array = picked(job.submission, "array", "index")
+    of_array["values"] = job.submission.values or None  # of older runs they are not known
     return {
         **picked(job.submission, "job_id", "cluster"),
         "run_dir": str(job.run.path),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState
+from clusterkit.core.text import in_line
 from clusterkit.jobs.document import batch_output, failure_of
 from clusterkit.jobs.state.load import Job
 
@@ -53,7 +54,7 @@ def evidence(found: Finding) -> Iterator[str]:
         (shown.text, LAST_ROWS),
         *((text, 1) for text in shown.after),
     ):
-        yield from (console.dim(row) for row in rows(_printable(text), most))
+        yield from (console.dim(row) for row in rows(in_line(text), most))
 
 
 def others(found: Iterable[Finding]) -> Iterator[str]:
@@ -92,15 +93,11 @@ def labelled(label: str, text: str, style: Any = str) -> Iterator[str]:
     """Yield a text on lines of 80 columns, the first behind its label."""
     room = WIDTH - 7
     wrapped = textwrap.wrap(
-        _printable(text), room, break_on_hyphens=False, max_lines=_MOST_ROWS, placeholder=" ..."
+        in_line(text), room, break_on_hyphens=False, max_lines=_MOST_ROWS, placeholder=" ..."
     )
     first, *more = wrapped or [""]
     yield f"{label:<7}{style(first)}"
     yield from (f"       {row}" for row in more)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _short(path: Path) -> str:

@@ -10,6 +10,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
+from clusterkit.core.text import cut, in_line
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.jobs.find import Named, find_run, find_runs, list_runs, run_roots, runs_of_others
 from clusterkit.jobs.state.load import Job
@@ -18,6 +19,7 @@ JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX
 JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]
 JobOrNone = Annotated[str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)]
 
+_WIDEST = 40
 _COLOURS = {
     JobState.SUCCEEDED: "green",
     JobState.RUNNING: "cyan",
@@ -83,6 +85,12 @@ def state_text(job: Job) -> str:
     if status.exit_code:
         text += f" (exit {status.exit_code})"
     return f"{text}: {status.reason}" if status.reason else text
+
+
+def values_text(job: Job) -> str:
+    """Return the values that a job got from its array, `lr=1e-3 seed=0`; cut where long."""
+    values = job.submission.values.items()
+    return cut(in_line(" ".join(f"{key}={value}" for key, value in values)), _WIDEST)
 
 
 def exit_code_of(job: Job) -> int:

@@ -23,6 +23,7 @@ from clusterkit.cli.frame.job_args import (
     note_owner,
     runs_named,
     state_text,
+    values_text,
 )
 from clusterkit.cli.jobs.choose import chosen_runs
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
@@ -215,7 +216,7 @@ def _table(jobs: list[Job]) -> None:
     room = max(8, columns - len(first) - 4)
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
-        array = f" ({job.submission.array})" if job.submission.array else ""
+        array = f" {values_text(job)} ({job.submission.array})" if job.submission.array else ""
         status = job.status
         told = status.state is JobState.PENDING and status.reason
         waits = f": {status.reason}" if told else ""
@@ -260,7 +261,8 @@ def _describe(job: Job) -> None:
         console.say(f"warning: {network.warning}")
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     if submission.array is not None:
-        console.say(f"  array      {submission.array}/{submission.index}")
+        element = f"{submission.array}/{submission.index}"
+        console.say(f"  array      {element}  {values_text(job)}".rstrip())
     console.say(f"  cluster    {submission.cluster}")
     if network is not None:
         console.say(f"  network    {network}")

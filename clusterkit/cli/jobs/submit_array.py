@@ -23,7 +23,7 @@ from clusterkit.cli.jobs.submit_output import (
 )
 from clusterkit.cli.jobs.wait import wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.text import cut, table
+from clusterkit.core.text import cut, in_line, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency, waiting_for
 from clusterkit.jobs.document import array_document
@@ -78,8 +78,9 @@ class _Array:
                     ending=Condition.ANY,
                 ),
             )
+        element = self.sweep.elements[position]
         return Dependencies(
-            array=self.array, index=self.sweep.elements[position].index, after=after
+            array=self.array, index=element.index, values=element.values, after=after
         )
 
 
@@ -240,14 +241,10 @@ def _show(
     # Of many, those in the middle are left out; a file may give any text.
     left = len(rows) - _SHOWN_FIRST - _SHOWN_LAST
     kept = [*rows[:_SHOWN_FIRST], *rows[-_SHOWN_LAST:]] if left > 1 else rows
-    shown = [[cut(_in_line(cell), _WIDEST) for cell in row] for row in kept]
+    shown = [[cut(in_line(cell), _WIDEST) for cell in row] for row in kept]
     lines = table([("JOB", "NAME", *sweep.keys), *shown])
     if left > 1:
         lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
     console.note(*lines)
     show_forecast(forecast)
     exit_by(forecast)
-
-
-def _in_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)

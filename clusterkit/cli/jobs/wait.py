@@ -20,6 +20,7 @@ from clusterkit.cli.frame.job_args import (
     plain_state,
     runs_named,
     state_text,
+    values_text,
 )
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.core.errors import RemoteError
@@ -194,8 +195,13 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
     cells = [
-        (job.submission.index, name_of(job), job.submission.name, state_text(job)) for job in shown
+        (job.submission.index, name_of(job), _told_apart(job), state_text(job)) for job in shown
     ]
     rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
     left = len(jobs) - len(shown)
     return [*rows, f"  and {left} more: --json lists all"] if left else rows
+
+
+def _told_apart(job: Job) -> str:
+    """Return the values of a job, from which its name was made; the name where none are known."""
+    return values_text(job) or job.submission.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from clusterkit.core.bounds import Folder, JobName
@@ -65,6 +65,8 @@ class Dependencies:
     array: str | None = None
     index: int | None = None
     """Which job of its array it is, from 0."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """The values of its array that it got, by their keys."""
     after: tuple[Dependency, ...] = ()
 
 

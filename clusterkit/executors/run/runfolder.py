@@ -12,7 +12,7 @@ import secrets
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -291,6 +291,8 @@ class Submission:
     """The array that it belongs to."""
     index: Attempt | None = None
     """Which job of its array it is, from 0."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """The values of its array that it got; none are known of runs of releases before."""
     after: tuple[Dependency, ...] = ()
     """The jobs that had not ended yet, and that it has to wait for."""
 
