@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePath
 
 from clusterkit.core.data import read_table
@@ -32,6 +33,10 @@ _LONG_SHEBANG = b"\n'''exec' "
 """pip's second line, below `#!/bin/sh`, where the path of Python is too long for a shebang."""
 _LINE = 64
 _ELF = b"\x7fELF"
+_HETEROGENEOUS = re.compile(
+    r"#SBATCH\s(?:\s*(?:hetjob|packjob)\b|.*(?:--(?:het|pack)-group\b|\s:\s))"
+)
+"""What begins a component of a heterogeneous job, or names one; `pack` in Slurm up to 19.05."""
 _HEAD = 1 << 16
 
 
@@ -74,17 +79,10 @@ def recognise(words: Sequence[str], *, module: bool, framework: str | None) -> S
     return Started(script, args, ScriptKind.PYTHON)
 
 
-def nested_launcher(plan: LaunchPlan) -> Problem | None:
+def nested_launcher(plan: LaunchPlan, lines: Sequence[str]) -> Problem | None:
     """Return which launcher a shell script calls once per rank; None where it calls none."""
     by_rank = plan.framework in WORDS["by-rank"] and plan.processes > plan.nodes
-    if not (plan.script_kind.is_file and by_rank):
-        return None
-    try:
-        with Path(plan.workdir, plan.script).open(encoding="utf-8") as file:
-            lines = file.read(_HEAD).splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines if by_rank else (), 1):
         words = [word.strip("'\"`;&|()") for word in line.partition("#")[0].split()]
         called = next((word for word in words if word in _STARTS), None)
         if called is None:
@@ -99,6 +97,38 @@ def nested_launcher(plan: LaunchPlan) -> Problem | None:
             position=Position(source=plan.script, line=number, text=line.strip()),
         )
     return None
+
+
+def heterogeneous(plan: LaunchPlan, lines: Sequence[str]) -> Problem | None:
+    """Return where a script is for a heterogeneous job of Slurm; None where it is for none.
+
+    sbatch reads `#SBATCH` lines above the first command alone (sbatch(1)): below it they may be
+    those of a script that this one writes.
+    """
+    for number, line in enumerate(takewhile(_above_commands, lines), 1):
+        if _HETEROGENEOUS.match(line):
+            return Problem(
+                message=f"{plan.script} is written for a heterogeneous job of Slurm:\n"
+                "  its #SBATCH lines are not read, and all nodes are of one component",
+                hint="docs/how-to/frameworks.md, Nodes of two kinds, says how to get both",
+                position=Position(source=plan.script, line=number, text=line.strip()),
+            )
+    return None
+
+
+def _above_commands(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
+
+
+def _lines_of(plan: LaunchPlan) -> list[str]:
+    """Return the first lines of the file that a job runs; none where it is not here, or no text."""
+    if not plan.script_kind.is_file:
+        return []
+    try:
+        with Path(plan.workdir, plan.script).open(encoding="utf-8") as file:
+            return file.read(_HEAD).splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def _module(name: str) -> str:
@@ -269,10 +299,13 @@ _NO_RANK: Mapping[str, str] = {
 
 def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
     """Return why the script of a plan is not for the plan's framework; most often nothing."""
+    lines = _lines_of(plan)
+    found = [problem] if (problem := heterogeneous(plan, lines)) is not None else []
     if not plan.script_kind.is_python:
-        return () if (nested := nested_launcher(plan)) is None else (nested,)
+        nested = nested_launcher(plan, lines)
+        return tuple(found if nested is None else [*found, nested])
     script = script_of(plan)
-    return tuple(_problems(script, plan)) if script is not None else ()
+    return (*found, *(_problems(script, plan) if script is not None else ()))
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:

@@ -142,3 +142,34 @@ def test_a_launcher_in_a_shell_script_is_warned_of(folder: Path) -> None:
     assert not script_warnings(dataclasses.replace(plan, processes=plan.nodes))
     (folder / "run.sh").write_text("# torchrun train.py\nexec python train.py\n")
     assert not script_warnings(plan)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("#SBATCH hetjob", True),
+        ("#SBATCH\tpackjob", True),
+        ("#SBATCH --mem=1G : --mem=2G", True),
+        ("#SBATCH --het-group=1", True),
+        ("#SBATCH --comment=hetjob", False),
+        ("#SBATCH --begin=16:00", False),
+        ("## SBATCH hetjob", False),
+        ("cat >job.sh <<END\n#SBATCH hetjob\nEND", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["run.sh", "run.py"])
+def test_components_of_slurm_in_a_script_are_warned_of(
+    folder: Path, name: str, line: str, *, is_told: bool
+) -> None:
+    kind = ScriptKind.PYTHON if name.endswith(".py") else ScriptKind.SHELL
+    plan = make_plan(
+        make_cluster(folder),
+        workdir=str(folder),
+        script=name,
+        script_kind=kind,
+        framework="env",
+    )
+    (folder / name).write_text(f"#!/bin/sh\n\n#SBATCH --nodes=2\n{line}\n")
+    told = [str(problem) for problem in script_warnings(plan)]
+    assert len(told) == is_told
+    assert not is_told or f"{name}:4" in told[0]
