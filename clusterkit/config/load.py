@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from clusterkit.config import platforms, sources
 from clusterkit.config.document import (
     LARGEST,
     Document,
+    KeyPath,
     in_order,
     parse_document,
     read_own_text,
@@ -30,6 +31,7 @@ from clusterkit.core.errors import Position, Problem, UserError, choices_hint, d
 from clusterkit.core.hosts import hostfile_reader
 from clusterkit.core.metadata import machine_root
 from clusterkit.core.model import NO_PLATFORM, ClusterKind, ClusterSpec, Host
+from clusterkit.core.records import object_of
 
 LOCAL = "local"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
@@ -45,6 +47,14 @@ _EXCLUSIVE = {"hosts": "hostfile", "hostfile": "hosts"}
 """Keys that say the same in two ways: giving one takes back the other of a weaker layer."""
 _PATHS = ("run_dir", "templates")
 """Keys whose relative paths count from the file that they stand in."""
+_OF_LOGIN = frozenset(
+    {
+        "host", "hostname", "server", "address", "ip", "user", "username", "port", "jump_host",
+        "proxy_jump", "identity_file", "key", "ssh_key", "head", "headnode", "head_node", "ssh",
+        "login_node", "login_host", "login_user", "remote",
+    }
+)  # fmt: skip
+"""By which words of a Slurm cluster its login node is meant, be they keys of others or of none."""
 _FIELDS = frozenset(field.name for field in dataclasses.fields(ClusterSpec))
 
 
@@ -188,7 +198,7 @@ class _Loader:
             self.problems += error.problems
             return
         keys_at = {1: ConfigModel.model_fields, 3: ClusterModel.model_fields}
-        model, problems = validate(document, ConfigModel, keys_at)
+        model, problems = validate(document, ConfigModel, keys_at, meant=_meant_in(document))
         self.problems += problems
         yield _File(path=path, document=document, model=model, layer=layer)
 
@@ -351,7 +361,8 @@ class _Loader:
             message = f"{key} does not apply to a cluster of kind {kind}"
             fitting = [other for other in ClusterModel.model_fields if kind in kinds_of(other)]
             kinds = " or ".join(kinds_of(key))
-            hint = did_you_mean(key, fitting) or f"remove it, or write `kind: {kinds}`"
+            hint = _to_log_in(key, kind) or did_you_mean(key, fitting)
+            hint = hint or f"remove it, or write `kind: {kinds}`"
             self._wrong(message, hint, f"{where}.{key}", position)
         runtime = layers.get(("container_runtime",))
         if runtime is not None and runtime.value == "pyxis" and not kind.scheduled:
@@ -394,6 +405,25 @@ class _Loader:
     def _refused(self, *keys: str) -> bool:
         """Tell whether something is already said against one of the keys."""
         return any(problem.key in keys for problem in self.problems)
+
+
+def _to_log_in(key: str, kind: object) -> str | None:
+    """Return how to write what `key` means in a cluster of this kind, if that is its login node."""
+    if key not in _OF_LOGIN or kind != ClusterKind.SLURM:
+        return None
+    return "Slurm's login node is `login: USER@HOST`; the rest stands in ~/.ssh/config"
+
+
+def _meant_in(document: Document) -> Callable[[KeyPath], str | None]:
+    """Return what has a hint about an unknown key of a file, where more than its letters tells."""
+
+    def meant(path: KeyPath) -> str | None:
+        if len(path) != 3 or not isinstance(document.data, dict):
+            return None
+        cluster = object_of(object_of(document.data, str(path[0])), str(path[1]))
+        return _to_log_in(str(path[2]), cluster.get("kind"))
+
+    return meant
 
 
 def _of_another(layers: _Layers, platform: platforms.Platform) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -23,12 +23,17 @@ _ROUNDS = 3
 
 
 def validate(
-    document: Document, model: type[Model], keys_at: Mapping[int, Iterable[str]]
+    document: Document,
+    model: type[Model],
+    keys_at: Mapping[int, Iterable[str]],
+    *,
+    meant: Callable[[KeyPath], str | None] = lambda _: None,
 ) -> tuple[Model, tuple[Problem, ...]]:
     """Return what `document` says, and what is wrong with it.
 
     The model lacks the values that are wrong, so that more can be said of the others. `keys_at`
-    lists the known keys of each depth, for "did you mean".
+    lists the known keys of each depth, for "did you mean"; where `meant` has a hint about an
+    unknown key, that is given instead.
     """
     data = document.data
     if isinstance(data, dict):
@@ -40,7 +45,7 @@ def validate(
             return known, tuple(problems)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            problems += [_problem(document, detail, keys_at) for detail in details]
+            problems += [_problem(document, detail, keys_at, meant) for detail in details]
             data = _without(data, {_path(detail) for detail in details})
     return model(), tuple(problems)
 
@@ -90,7 +95,10 @@ def shown(value: Any) -> str:
 
 
 def _problem(
-    document: Document, detail: ErrorDetails, keys_at: Mapping[int, Iterable[str]]
+    document: Document,
+    detail: ErrorDetails,
+    keys_at: Mapping[int, Iterable[str]],
+    meant: Callable[[KeyPath], str | None],
 ) -> Problem:
     path = _path(detail)
     key = dotted(path)
@@ -101,7 +109,7 @@ def _problem(
             message=f"unknown key {word!r}",
             key=key,
             position=document.key_position(path),
-            hint=choices_hint(word, known) if len(known) <= 8 else unknown,
+            hint=meant(path) or (choices_hint(word, known) if len(known) <= 8 else unknown),
         )
     message, hint = complaint(detail, _name(path))
     of_key = detail["loc"][-1:] == ("[key]",)

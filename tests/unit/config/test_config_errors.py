@@ -89,3 +89,16 @@ def test_bad_variable(tmp_path: Path, environ: dict[str, str], message: str) -> 
     with pytest.raises(UserError) as caught:
         load_settings(cwd=tmp_path, environ=environ)
     assert message in str(caught.value)
+
+
+def test_how_others_name_a_login_node_leads_to_login(tmp_path: Path) -> None:
+    def hints(kind: str) -> list[str | None]:
+        keys = f"kind: {kind}, hosts: n1, host: h, user: me"
+        (tmp_path / "clusterkit.yaml").write_text(f"clusters: {{a: {{{keys}}}}}\n")
+        with pytest.raises(UserError) as caught:
+            load_settings(cwd=tmp_path, environ={})
+        return [problem.hint for problem in caught.value.problems]
+
+    to_login = "Slurm's login node is `login: USER@HOST`; the rest stands in ~/.ssh/config"
+    assert hints("slurm") == ["remove it, or write `kind: ssh`", to_login, to_login]
+    assert hints("ssh") == ["did you mean 'hosts'?"]
