@@ -411,7 +411,7 @@ def _to_log_in(key: str, kind: object) -> str | None:
     """Return how to write what `key` means in a cluster of this kind, if that is its login node."""
     if key not in _OF_LOGIN or kind != ClusterKind.SLURM:
         return None
-    return "Slurm's login node is `login: USER@HOST`; the rest stands in ~/.ssh/config"
+    return "the login node of Slurm: `login: USER@HOST`; the rest: ~/.ssh/config"
 
 
 def _meant_in(document: Document) -> Callable[[KeyPath], str | None]:

@@ -99,6 +99,6 @@ def test_how_others_name_a_login_node_leads_to_login(tmp_path: Path) -> None:
             load_settings(cwd=tmp_path, environ={})
         return [problem.hint for problem in caught.value.problems]
 
-    to_login = "Slurm's login node is `login: USER@HOST`; the rest stands in ~/.ssh/config"
+    to_login = "the login node of Slurm: `login: USER@HOST`; the rest: ~/.ssh/config"
     assert hints("slurm") == ["remove it, or write `kind: ssh`", to_login, to_login]
     assert hints("ssh") == ["did you mean 'hosts'?"]
