@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text import cut, in_words, some_of, table
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.document import document_of, full_document_of, name_of, notified
 from clusterkit.jobs.nccl_network import network_of
@@ -205,7 +206,7 @@ def _table(jobs: list[Job]) -> None:
             _size(job.submission),
             _time(job),
             cut(job.submission.cluster, 10),
-            f"{_when(job):%m-%d %H:%M}",
+            f"{_local(job.submission.submitted_at):%m-%d %H:%M}",
         )
         for job in jobs
     ]
@@ -230,21 +231,23 @@ def _size(submission: Submission) -> str:
 
 
 def _time(job: Job) -> str:
-    """Return how long a job ran or runs, or waits."""
+    """Return how long the last attempt of a job ran or runs, or the next one waits."""
     status = job.status
     if status.state in _WAITING:
-        return in_words(max(0.0, time.time() - job.submission.submitted_at))
+        attempts = node_results.read_attempts(job.run) if job.submission.most_attempts > 1 else ()
+        ends = (node.ended_at for one in attempts for node in one.nodes)
+        return in_words(max(0.0, time.time() - max(ends, default=job.submission.submitted_at)))
     if status.started_at is None or (status.state.final and status.ended_at is None):
         return "-"
     return in_words(max(0.0, (status.ended_at or time.time()) - status.started_at))
 
 
-def _when(job: Job) -> datetime:
-    return _local(job.submission.submitted_at)
-
-
 def _local(moment: float) -> datetime:
     return datetime.fromtimestamp(moment, tz=UTC).astimezone()
+
+
+def _moment(moment: float) -> str:
+    return f"{_local(moment):%Y-%m-%d %H:%M:%S}"
 
 
 def _describe(job: Job) -> None:
@@ -266,9 +269,10 @@ def _describe(job: Job) -> None:
     console.say(f"  cluster    {submission.cluster}")
     if network is not None:
         console.say(f"  network    {network}")
-    console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}", *_times(job))
+    attempts = node_results.read_attempts(job.run)
+    console.say(f"  submitted  {_moment(submission.submitted_at)}", *_times(job, attempts))
     console.say(*starter_lines(job), f"  folder     {job.run.path}")
-    console.say(*_attempts(job))
+    console.say(*_attempts(job, attempts))
     for line in notified(job.run) or ():
         console.say(f"  told       {line}")
     if job.status.state is JobState.UNKNOWN:
@@ -280,9 +284,8 @@ def _describe(job: Job) -> None:
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
 
 
-def _attempts(job: Job) -> list[str]:
+def _attempts(job: Job, attempts: Sequence[Results]) -> list[str]:
     """Return how the nodes of each attempt have ended, and whether another one runs since."""
-    attempts = node_results.read_attempts(job.run)
     most = job.submission.most_attempts
     runs = (
         job.status.state is JobState.RUNNING
@@ -301,8 +304,8 @@ def _attempts(job: Job) -> list[str]:
     return lines
 
 
-def _times(job: Job) -> list[str]:
-    """Return a line of when the job began and how long it took, or waits."""
+def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
+    """Return lines of when the job and its last attempt began and how long it took, or waits."""
     status, took = job.status, _time(job)
     if status.state in _WAITING:
         if status.expected_at is None:
@@ -310,10 +313,19 @@ def _times(job: Job) -> list[str]:
         return [f"  waits      for {took}, to start at {_local(status.expected_at):%m-%d %H:%M}"]
     if status.started_at is None or took == "-":
         return []
-    waited = in_words(max(0.0, status.started_at - job.submission.submitted_at))
-    ran = "ran" if status.state.final else "runs"
-    began = f"{_local(status.started_at):%Y-%m-%d %H:%M:%S}"
-    return [f"  started    {began}, after {waited}; {ran} for {took}"]
+    ran = f"; {'ran' if status.state.final else 'runs'} for {took}"
+    began = min(
+        (node.started_at for one in attempts for node in one.nodes if node.started_at > 0),
+        default=status.started_at,
+    )
+    waited = in_words(max(0.0, began - job.submission.submitted_at))
+    started = f"  started    {_moment(began)}, after {waited}"
+    if began >= status.started_at:
+        return [started + ran]
+    last = attempts[-1]
+    is_over = all(node.ended_at <= status.started_at for node in last.nodes)
+    label = f"attempt {last.attempt + 1 + is_over}"
+    return [started, f"  {label:<9}  {_moment(status.started_at)}{ran}"]
 
 
 def endings(results: Iterable[NodeResult]) -> list[str]:

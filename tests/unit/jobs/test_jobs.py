@@ -24,7 +24,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors import SchedulerState
 from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.node_results import Results
+from clusterkit.executors.run.node_results import Results, read_attempts
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs.find import Named, find_run, list_runs
@@ -674,7 +674,7 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     assert submission is not None
     status = JobStatus(state=JobState.PENDING, reason="Resources", expected_at=at + 3600)
     job = Job(run=run, submission=submission, status=status)
-    (line,) = _times(job)
+    (line,) = _times(job, ())
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
     assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
     assert _size(job.submission) == "2x8"
@@ -757,12 +757,40 @@ def test_an_attempt_that_runs_since_the_last_one_ended_is_shown(tmp_path: Path) 
     submission = runfolder.read_submission(run)
     running = Job(run=run, submission=submission, status=JobStatus(state=JobState.RUNNING))
     node_results.write_result(run, node(0, 1, "timeout"), attempt=0, n_nodes=2)
-    assert _attempts(running) == ["  n0  exit 1 (timeout) after 0 s"], "the other node still runs"
+    assert _attempts(running, read_attempts(run)) == ["  n0  exit 1 (timeout) after 0 s"], (
+        "the other node still runs"
+    )
     node_results.write_result(run, node(1, 1, "timeout"), attempt=0, n_nodes=2)
     shown = ["  attempt 1 of at most 3", "    n[0-1]  exit 1 (timeout) after 0 s"]
-    assert _attempts(running) == [*shown, "  attempt 2 of at most 3: running"]
+    assert _attempts(running, read_attempts(run)) == [*shown, "  attempt 2 of at most 3: running"]
     over = dataclasses.replace(running, status=JobStatus(state=JobState.TIMEOUT))
-    assert _attempts(over) == ["  n[0-1]  exit 1 (timeout) after 0 s"]
+    assert _attempts(over, read_attempts(run)) == ["  n[0-1]  exit 1 (timeout) after 0 s"]
+
+
+def test_how_long_a_job_waited_is_told_of_its_first_attempt_and_of_a_queue_since_the_last(
+    tmp_path: Path,
+) -> None:
+    now = float(int(time.time()))
+    run = make_run(tmp_path, requeue=2, submitted_at=now - 100)
+    submission = runfolder.read_submission(run)
+    first = dataclasses.replace(node(0, 1, "timeout"), started_at=now - 95, ended_at=now - 20)
+    node_results.write_result(run, first, attempt=0, n_nodes=1)
+    running = JobStatus(state=JobState.RUNNING, started_at=now - 10)
+    job = Job(run=run, submission=submission, status=running)
+    started, attempt = _times(job, read_attempts(run))
+    assert started.startswith("  started    ")
+    assert started.endswith(", after 5 s")
+    assert attempt.startswith("  attempt 2  ")
+    assert "; runs for 1" in attempt
+    second = dataclasses.replace(first, started_at=now - 10, ended_at=now - 5)
+    node_results.write_result(run, second, attempt=1, n_nodes=1)
+    over = JobStatus(state=JobState.TIMEOUT, started_at=now - 10, ended_at=now - 5)
+    (_, attempt) = _times(dataclasses.replace(job, status=over), read_attempts(run))
+    assert attempt.startswith("  attempt 2  ")
+    assert attempt.endswith("; ran for 5 s")
+    waits = dataclasses.replace(job, status=JobStatus(state=JobState.REQUEUED))
+    (line,) = _times(waits, read_attempts(run))
+    assert float(line.split()[2]) < 60, "since its last attempt"
 
 
 def test_what_a_node_says_of_itself_stays_in_its_line() -> None:
