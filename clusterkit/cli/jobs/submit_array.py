@@ -22,6 +22,7 @@ from clusterkit.cli.jobs.submit_output import (
     showing_refusal,
 )
 from clusterkit.cli.jobs.wait import wait_for_runs
+from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text import cut, in_line, table
 from clusterkit.executors.base import RefusalError
@@ -31,7 +32,6 @@ from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.starter import leave_behind
 from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied
-from clusterkit.jobs.submit.snapshot import forget_others
 from clusterkit.jobs.submit.submit import check, prepare
 from clusterkit.launch.array.spec import Sweep, fold_numbers
 from clusterkit.launch.render import render, summary
@@ -156,7 +156,7 @@ def _hand_over_all(
         except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:
                 raise
-            forget_others(runs[0])
+            files.remove_tree(runs[0].for_others)
             return runs, error
         runs.append(run)
         submissions.append(submission)

@@ -123,6 +123,9 @@ class RunFolder:
     """Who was told that the job has ended, and how that went; absent where nobody was to be."""
     ended = _Place("ended.json")
     """How a local job ended, in the words of its controller."""
+    for_others = _Place("code-for-others")
+    """Folder of the code as the first job of an array got it, until the last has been handed over;
+    in its own copy that job may write as soon as it runs."""
 
     @property
     def run_id(self) -> str:

@@ -33,6 +33,8 @@ has read is worked off within seconds of its coming back.
 """
 _REMEMBERED_S = 300.0
 """How long Slurm remembers a job that has ended (MinJobAge, by default)."""
+_LONGEST_S = 86_400.0
+"""How long a client takes at the most for all jobs of an array."""
 _NOT_AFTER_S = SBATCH_TIMEOUT_S + 300.0
 """Age at which one answer is enough: munge's credentials are valid for 300 s (munge(1), --ttl)."""
 
@@ -167,6 +169,19 @@ def is_under_way(run: RunFolder, handing: Handing) -> bool:
     # Before it hands over, a client may be stopped, or copy files, for as long as it likes.
     expected = handing.client.lives and (young or handing.at is None)
     return expected or _is_sbatch_alive(run.sbatch)
+
+
+def has_client_ended(run: RunFolder) -> bool:
+    """Tell whether the process that handed the job over is known to have ended.
+
+    Of one elsewhere, or before this machine was started again, it is where that is a day ago.
+    """
+    noted = read(run)
+    if noted is None:
+        return False
+    if noted.client.here:
+        return not noted.client.lives
+    return time.time() - noted.began_at > _LONGEST_S
 
 
 def _begun() -> Handing:

@@ -112,6 +112,8 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
             runfolder.write_state(run, evidence.submission, status)
             for private in (run.secrets, run.shell):
                 files.remove(private)
+            if run.for_others.exists() and submit_journal.has_client_ended(run):
+                files.remove_tree(run.for_others)  # killed before it had handed over the last job
     return _job(run, evidence, status)
 
 

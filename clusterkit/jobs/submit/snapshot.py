@@ -28,9 +28,6 @@ from clusterkit.jobs.submit import provenance
 from clusterkit.jobs.submit.provenance import CODE
 from clusterkit.transport.sync.manifest import Entry, Manifest, read_manifest
 
-_FOR_OTHERS = "code-for-others"
-"""In the run folder of the first job of an array, until its last has been handed over: the code as
-that job got it. In its own copy it may write as soon as it runs."""
 _SHOWN = 3
 _NO_LIMIT_MIB = 1 << 40
 """A copy is not larger than its laptop allowed."""
@@ -51,7 +48,7 @@ class Snapshot:
         """Return what the next, or the `last`, of an array gets: the same as its first job."""
         manifest = self.manifest
         if self.several:
-            manifest = dataclasses.replace(manifest, folder=first.path / _FOR_OTHERS)
+            manifest = dataclasses.replace(manifest, folder=first.for_others)
         return dataclasses.replace(self, manifest=manifest, several=False, moves=last)
 
 
@@ -141,17 +138,12 @@ def take(snapshot: Snapshot, plan: LaunchPlan, run: RunFolder) -> LaunchPlan:
             _copy(_manifest_of(source) if snapshot.moves else snapshot.manifest, code)
         files.create_folder(workdir)  # what is ignored there is all that it may hold
         if snapshot.several:
-            files.create_folder(run.path / _FOR_OTHERS)
-            _copy(dataclasses.replace(snapshot.manifest, folder=code), run.path / _FOR_OTHERS)
+            files.create_folder(run.for_others)
+            _copy(dataclasses.replace(snapshot.manifest, folder=code), run.for_others)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise
     return dataclasses.replace(plan, workdir=os.path.normpath(workdir))
-
-
-def forget_others(first: RunFolder) -> None:
-    """Remove what the first job of an array kept for others that will not come."""
-    files.remove_tree(first.path / _FOR_OTHERS)
 
 
 def _copy(manifest: Manifest, code: Path) -> None:
