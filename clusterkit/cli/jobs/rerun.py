@@ -58,6 +58,8 @@ def rerun(
     new, arguments = _split(flags or ())
     _check(command, context, new, job)
     own, script = _parted(command, words, cluster)
+    if inside and not script:
+        script = _absolute_script(command, [*own, *new], folder)
     if script and inside and Path(script[0]).is_absolute():
         script[0] = inside
     if arguments and not script:
@@ -183,6 +185,20 @@ def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
     given, left, _ = command.make_parser(context).parse_args(list(words))
     taken = [given.get(p.name) for p in command.params if p.param_type_name == "argument"]
     return given, sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
+
+
+def _absolute_script(command: Any, words: list[str], folder: Path) -> list[str]:
+    """Return the script and its arguments where the job file names it by an absolute path.
+
+    Raises:
+        UserError: the file has errors.
+    """
+    from clusterkit.launch.jobfile import load_job_file
+
+    given, _ = _parsed(command, command.make_context("submit", [], resilient_parsing=True), words)
+    values = load_job_file(folder / given["job"]).values if given.get("job") else {}
+    script = str(values.get("script") or "")
+    return [script, *map(str, values.get("args", ()))] if Path(script).is_absolute() else []
 
 
 def _parted(command: Any, words: list[str], cluster: str) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -168,6 +169,24 @@ def test_no_job_of_an_array_gets_what_another_has_written(
     assert typed_in(copy if copy.exists() else tree, "wait", "latest").returncode == 0
 
 
+def test_a_client_killed_within_an_array_leaves_no_code_for_others(tree: Path) -> None:
+    """In another process, as a client has one; it is killed once the first job is handed over."""
+    work = tree / "work"
+    killed = (
+        "import os, signal\n"
+        "from clusterkit.cli.frame.main import main\n"
+        "from clusterkit.cli.jobs import submit_array\n"
+        "submit_array.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main()"
+    )
+    words = (*SUBMIT, "--snapshot", "--array", "n=1,2", "train.py", "/dev/null", "{n}")
+    done = subprocess.run([sys.executable, "-c", killed, *words], cwd=work, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = (tree / "runs").glob("*/code-for-others")
+    assert typed_in(work, "wait", "latest").returncode == 0
+    assert not left.exists()
+
+
 @pytest.fixture
 def disk(tree: Path) -> Iterator[Path]:
     """A folder on another file system than the tree."""
@@ -229,6 +248,21 @@ def test_a_script_by_its_absolute_path_is_that_of_the_copy(tree: Path, *, of_lap
     assert again.returncode == 0, again.stderr
     anew = RunFolder(Path(json.loads(again.stdout)["jobs"][1]["run_dir"]))
     assert json.loads(anew.plan.read_text())["script"] == "train.py"
+
+
+def test_an_absolute_script_of_a_job_file_is_found_in_the_copy(tree: Path) -> None:
+    work = tree / "work"
+    script = work / "train.py"
+    script.write_text("import sys; print(*sys.argv[1:])")
+    (work / "job.yaml").write_text(f"script: {script}\nargs: [a]\n")
+    run = submitted(work, "--wait", "--snapshot", "--job", "job.yaml")
+    assert run.log(0).read_text() == "a\n"
+    script.unlink()
+    for _ in range(2):  # of the job that was submitted again as well
+        again = typed_in(work, "rerun", "latest", "--json", "--wait", "--", "b")
+        assert again.returncode == 0, again.stderr
+    anew = RunFolder(Path(json.loads(again.stdout)["run_dir"]))
+    assert anew.log(0).read_text() == "a b b\n"
 
 
 def test_a_script_elsewhere_keeps_its_path_in_what_a_laptop_has_sent(tree: Path) -> None:
