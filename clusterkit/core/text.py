@@ -24,6 +24,16 @@ _HARMFUL = re.compile(
 is not seen, separators of lines and paragraphs, halves of surrogate pairs, tags."""
 
 
+_QUOTED = re.compile(r" |[0-9]*\s*\|")
+"""How lines begin that show a place in a file."""
+_LABEL = re.compile(r"[a-z]{1,10}: +")
+_COPIED = re.compile(
+    r"`[^`]+`|clusterkit (?!has |is |cannot )(?:--)?[a-z](?:(?![;,)](?: |$)| \().)*"
+)
+_COMMAND = re.compile(r"\S+ -")
+_NO_BREAK = "\x1f"
+
+
 def harmless(text: str) -> str:
     r"""Return a text that does nothing to a terminal but stand there; lines and tabs stay.
 
@@ -55,6 +65,40 @@ def wrapped(text: str, first: str = "", rest: str = "", *, width: int = 80) -> l
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def fitted(text: str, width: int, *, before: int = 0) -> str:
+    r"""Return a message whose sentences keep to `width`, with what is to be copied in one piece.
+
+    That is what stands in backticks, a command of clusterkit up to the next sign, and what follows
+    the last colon, if a line has room for it or it looks like a command. Lines that quote a file
+    stay as they are.
+
+    Args:
+        text: Lines as an error has them: what is wrong, where, and `hint: ` what to type.
+        width: Columns of the terminal.
+        before: Columns in front of the first line that are taken.
+
+    >>> print(fitted("no such job\nhint: look which there are: clusterkit status --all", 36))
+    no such job
+    hint: look which there are:
+          clusterkit status --all
+    """
+    first, *more = text.split("\n")
+    return "\n".join([_fitted(first, width, before), *(_fitted(line, width, 0) for line in more)])
+
+
+def _fitted(line: str, width: int, before: int) -> str:
+    if before + len(line) <= width or _QUOTED.match(line):
+        return line
+    label = _LABEL.match(line)
+    indent = before or (len(label[0]) if label else 0)
+    whole = _COPIED.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
+    start, colon, last = whole.rpartition(": ")
+    if colon and (len(last) <= width - indent or _COMMAND.match(last)):
+        whole = f"{start}{colon}{last.replace(' ', _NO_BREAK)}"
+    rows = wrapped(" " * before + whole, rest=" " * indent, width=width)
+    return "\n".join(rows)[before:].replace(_NO_BREAK, " ")
 
 
 def in_words(seconds: float) -> str:

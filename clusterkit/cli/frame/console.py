@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clusterkit.core.files import versioned
-from clusterkit.core.text import LONE_SURROGATE, harmless
+from clusterkit.core.text import LONE_SURROGATE, fitted, harmless
 
 if TYPE_CHECKING:
     from rich.status import Status
 
 _PLAIN_EVERY_S = 60.0
+_NARROWEST = 40
+"""Columns; of fewer each line is left to the terminal."""
 _MARK = f"\x1b[{10_000_000 + int.from_bytes(os.urandom(8)) % 90_000_000};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
 
@@ -45,12 +47,21 @@ def note(*lines: str) -> None:
 
 def warn(text: str) -> None:
     """Print a warning on stderr."""
-    note(_styled("warning: ", fg="yellow", bold=True) + text)
+    _tell("warning: ", "yellow", text)
 
 
 def error(text: str) -> None:
     """Print an error on stderr."""
-    note(_styled("error: ", fg="red", bold=True) + text)
+    _tell("error: ", "red", text)
+
+
+def _tell(label: str, colour: str, text: str) -> None:
+    """Print a message on stderr; on a terminal its sentences keep to the columns."""
+    if sys.stderr.isatty():
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+        if columns >= _NARROWEST:
+            text = fitted(text, columns, before=len(label))
+    note(_styled(label, fg=colour, bold=True) + text)
 
 
 def bold(text: str) -> str:

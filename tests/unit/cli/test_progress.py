@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -22,8 +23,13 @@ console.say("done")
 
 
 def on_a_terminal(quiet: bool) -> str:
+    return shown_by(WORK.format(quiet=quiet))
+
+
+def shown_by(program: str) -> str:
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-c", WORK.format(quiet=quiet)]
+    termios.tcsetwinsize(theirs, (24, 80))
+    argv = [sys.executable, "-c", program]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True, check=True
@@ -63,3 +69,25 @@ def test_in_a_pipe_it_is_a_line_now_and_then(
     with console.progress(plain=False) as show:
         show("no log wants it")
     assert capsys.readouterr() == ("", "")
+
+
+LONG = """\
+from clusterkit.cli.frame import console
+console.error("the connection to the login node broke in the middle of what it had to tell\\n"
+    "  --> a line that quotes what stands in a file may be as long as that file has made it\\n"
+    "hint: jobs there go on; to take up the output again: clusterkit logs latest --follow")
+console.say("done")
+"""
+
+
+def test_on_a_terminal_sentences_keep_to_the_columns_and_commands_to_a_line() -> None:
+    lines = shown_by(LONG).replace("\r", "").splitlines()
+    assert lines[0].endswith(
+        "the connection to the login node broke in the middle of what it had to"
+    )
+    assert lines[1:] == [
+        "       tell",
+        "  --> a line that quotes what stands in a file may be as long as that file has made it",
+        "hint: jobs there go on; to take up the output again:",
+        "      clusterkit logs latest --follow",
+    ]
