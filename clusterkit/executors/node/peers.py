@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -306,8 +307,8 @@ class LivedClock:
         self._stopped_s = 0.0
 
     def begin(self) -> None:
-        """Look at the time now and then, in a thread of its own."""
-        threading.Thread(target=self._tick, daemon=True).start()
+        """Look at the time now and then, in a thread that ends with the clock."""
+        threading.Thread(target=_tick, args=(weakref.ref(self),), daemon=True).start()
 
     def now(self) -> float:
         """Return the time, in seconds; only differences mean something."""
@@ -319,7 +320,9 @@ class LivedClock:
             self._looked_at = now
             return now - self._stopped_s
 
-    def _tick(self) -> None:
-        while True:
-            time.sleep(_TICK_S)
-            self.now()
+
+def _tick(clock: weakref.ref[LivedClock]) -> None:
+    while (there := clock()) is not None:
+        there.now()
+        del there
+        time.sleep(_TICK_S)
