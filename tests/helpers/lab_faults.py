@@ -31,6 +31,17 @@ def mounted(lab: Lab, host: str, *words: str) -> Iterator[None]:
 
 
 @contextmanager
+def slow_link(lab: Lab, host: str, rate: str) -> Iterator[None]:
+    """Let a host send no faster than so (`20mbit`)."""
+    qdisc = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate]
+    lab.run(host, [*qdisc, "burst", "64kb", "latency", "50ms"], check=True)
+    try:
+        yield
+    finally:
+        lab.run(host, ["tc", "qdisc", "delete", "dev", "eth0", "root"], check=True)
+
+
+@contextmanager
 def no_logins_between_nodes(lab: Lab) -> Iterator[None]:
     """Let hosts in from the head alone, as where nodes share no keys."""
     keys = lab.layout.ssh / "authorized_keys"

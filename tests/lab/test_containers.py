@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.lab_jobs import Cluster, await_true
 from tests.lab import Lab
+from tests.lab.lab import UNSCALED
 
 pytestmark = pytest.mark.lab
 
@@ -18,7 +19,7 @@ for word in "$@"; do [[ $word == --container-* ]] || words+=("$word"); done
 exec /usr/bin/srun "${words[@]}"
 """
 TIDY = """
-trap 'sleep 0.5; touch "$CK_RESULTS/saved-$CK_NODE_RANK"; exit 0' TERM
+trap 'trap "" TERM; sleep 0.5; touch "$CK_RESULTS/saved-$CK_NODE_RANK"; exit 0' TERM
 setsid sleep 1000 &
 touch "$CK_RESULTS/begun-$CK_NODE_RANK"
 wait
@@ -45,6 +46,7 @@ def test_a_cancelled_job_tidies_up_and_leaves_nothing(
     pyxis: tuple[Cluster, dict[str, object]],
 ) -> None:
     cluster, wanted = pyxis
+    cluster.environment |= UNSCALED  # three seconds from SIGTERM to SIGKILL otherwise
     run = cluster.submit(TIDY, **wanted)
     await_true(lambda: all((run.results / f"begun-{rank}").exists() for rank in range(2)))
     cluster.ck("cancel", run.run_id)

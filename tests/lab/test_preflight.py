@@ -48,6 +48,7 @@ from tests.helpers.lab_faults import (
 )
 from tests.lab import Lab
 from tests.lab.slurm import newer
+from tests.lab.test_srun import await_no_step
 from tests.unit.preflight.test_probe_rdma import device, port_files
 
 pytestmark = pytest.mark.lab
@@ -505,7 +506,7 @@ def test_an_interrupt_leaves_nothing_behind(desk: Desk, via: str, stopped: bool)
         # A probe may take ten seconds and more; a script notices earlier that nobody listens.
         left = wait_until_gone(lab, "sleep 3600|nvidia-smi|CLUSTERKIT_PROBES", within_s=6)
     assert left == {}
-    assert lab.run("head", ["squeue", "--noheader", "--states=running"]).stdout == ""
+    await_no_step(lab)
     assert list((desk.folder / "runs").iterdir()) == []
     assert not (desk.folder / "kept" / "manifest.json").exists()
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.helpers.lab_ask import ask, reach, said
+from tests.helpers.lab_jobs import await_true
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -46,7 +47,7 @@ def test_an_allocation_of_its_own(lab: Lab) -> None:
         assert said(done, node) == f"{node}\n"
         assert said(done, node, "long") == line * 20
         assert abs(found["clock_skew_s"]) < 1
-    assert lab.run("head", ["squeue", "--noheader"]).stdout == ""
+    await_true(lambda: not lab.run("head", ["squeue", "--noheader"], check=True).stdout, 15)
 
 
 def test_inside_an_allocation(lab: Lab) -> None:
@@ -100,10 +101,13 @@ def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
     for node in lab.nodes:
         assert said(done, node) == f"{node}\n"
     assert done["seconds"] < done["timeout_s"] + 5 + 1 + 8
-    deadline = time.monotonic() + 15
-    while lab.run("head", ["squeue", "--noheader", "--states=running"]).stdout:
-        assert time.monotonic() < deadline, "the step is still there"
-        time.sleep(0.2)
+    await_no_step(lab)
+
+
+def await_no_step(lab: Lab) -> None:
+    """Wait until slurmctld has heard that no job is left that runs."""
+    running = ["squeue", "--noheader", "--states=running"]
+    await_true(lambda: not lab.run("head", running, check=True).stdout, 15)
 
 
 def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
@@ -116,10 +120,7 @@ def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
     for process in lab.processes("head", "python3 -m tests.helpers.ask_client"):
         os.kill(process.pid, signal.SIGINT)
     client.communicate(timeout=20)
-    deadline = time.monotonic() + 15
-    while lab.run("head", ["squeue", "--noheader", "--states=running"]).stdout:
-        assert time.monotonic() < deadline, "the step is still there"
-        time.sleep(0.2)
+    await_no_step(lab)
 
 
 def test_a_machine_without_srun(lab: Lab) -> None:

@@ -84,10 +84,10 @@ def test_two_jobs_share_a_node_with_slots_for_both(cluster: Cluster) -> None:
 
 
 def test_a_killed_command_is_named(cluster: Cluster) -> None:
-    run = running(
-        cluster, "echo on; [[ $CK_NODE_RANK = 1 ]] && sleep 1 && kill -KILL $$; sleep 300"
-    )
+    dies = "until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done; kill -KILL $$"
+    run = running(cluster, f"echo on; [[ $CK_NODE_RANK = 1 ]] && {{ {dies}; }}; sleep 300")
     began = time.monotonic()
+    (run.results / "go").touch()
     assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
     assert time.monotonic() - began < 30
 
@@ -171,7 +171,7 @@ def test_at_the_time_limit_scripts_are_told_and_ended(cluster: Cluster) -> None:
     told = 'import signal, time; signal.signal(12, lambda *_: print("notice", flush=True))'
     long = "[time.sleep(0.1) for _ in range(999)]"
     body = f"exec {sys.executable} -c '{told}; print(1, flush=True); {long}'"
-    run = running(cluster, body, time="0:08")
+    run = running(cluster, body, time="0:12")  # they have three quarters of it to begin
     assert ended(cluster, run) == ("timeout", None)
     assert all("notice" in run.log(rank).read_text() for rank in range(3))
 

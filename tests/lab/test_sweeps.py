@@ -127,14 +127,16 @@ def test_a_cancelled_array_on_slurm_starts_none_of_its_waiting_jobs(
 
 
 def test_over_ssh_an_array_uses_all_machines_and_keeps_its_limit(desk: Desk, script: str) -> None:
-    array = submit(desk, *SSH, "--array", "s=1,2,3,4%2", script, "{s}", "2", "0")
+    array = submit(desk, *SSH, "--array", "s=1,2,3,4%2", script, "{s}", "go", "0")
     assert [job["state"] for job in array["jobs"]][2:] == ["pending", "pending"]
-    last = RunFolder(Path(array["jobs"][3]["run_dir"]))
-    await_true(lambda: bool(node_results.read_results(last).nodes))  # nobody looks on meanwhile
+    folders = [RunFolder(Path(job["run_dir"])) for job in array["jobs"]]
+    await_true(lambda: all(started(run, nodes=1)() for run in folders[:2]))
+    desk.write("go", "")
+    await_true(lambda: bool(node_results.read_results(folders[3]).nodes))  # nobody looks on
     done = desk.clusterkit("wait", array["array"], "--json")
     assert done.returncode == 0, done.stderr
     jobs = json.loads(done.stdout)["jobs"]
-    assert most_at_once(jobs) <= 2
+    assert most_at_once(jobs) == 2
     assert {result_of(job).node for job in jobs} == {"n1", "n2", "n3"}
 
 

@@ -21,7 +21,7 @@ from clusterkit.core import processes
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import ROOT, Desk, read_to_end
 from tests.helpers.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, wheelhouse
-from tests.helpers.lab_faults import mounted, wait_for_state
+from tests.helpers.lab_faults import mounted, slow_link, wait_for_state
 from tests.helpers.lab_jobs import Cluster, await_true, one_process
 from tests.lab import Lab
 from tests.lab.lab import UNSCALED
@@ -128,9 +128,12 @@ def test_a_cancel_during_the_start_leaves_nothing(cluster: Cluster, after_s: flo
 
 
 def test_a_killed_rank_is_named_and_what_was_kept_comes_back(cluster: Cluster) -> None:
-    keep = "echo on; echo $CK_NODE_NAME > $CK_RESULTS/name; ln -s /etc/passwd $CK_RESULTS/link"
-    run = running(cluster, f"{keep}; sleep 2; [[ $CK_NODE_RANK != 1 ]] || kill -KILL $$; sleep 300")
+    keep = "echo $CK_NODE_NAME > $CK_RESULTS/name; ln -s /etc/passwd $CK_RESULTS/link; echo on"
+    go = cluster.folder / "go"  # which all hosts see, as all of /tmp
+    dies = f"until [[ -e {go} ]]; do sleep 0.2; done; [[ $CK_NODE_RANK != 1 ]] || kill -KILL $$"
+    run = running(cluster, f"{keep}; {dies}; sleep 300")
     began = time.monotonic()
+    go.touch()
     assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
     assert time.monotonic() - began < 30
     results = {str(p.relative_to(run.results)): p.read_text() for p in run.results.rglob("*[!0-9]")}
@@ -194,9 +197,9 @@ def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
     work.mkdir()
     (work / "job.py").write_text("")
     for number in range(8):
-        (work / f"{number}.bin").write_bytes(os.urandom(20 << 20))
+        (work / f"{number}.bin").write_bytes(os.urandom(2 << 20))
     options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, slow_link(cluster.lab, "head", "50mbit"):
         client = pool.submit(cluster.client, "echo started", **options)
         arrived = f"{OURS}/sync/work-*/2.bin"
         await_true(lambda: cluster.lab.run("n3", ["sh", "-c", f"ls {arrived}"]).returncode == 0)

@@ -47,12 +47,13 @@ def test_one_fails_and_the_others_hang(cluster: Cluster) -> None:
 
 def test_a_job_that_slurm_suspends_and_resumes_goes_on(cluster: Cluster) -> None:
     """For longer than nodes wait for each other's calls; the time does not count."""
-    run = cluster.submit("echo on; sleep 10", nodes=2)
+    run = cluster.submit("echo on; until [[ -e $CK_RESULTS/go ]]; do sleep 0.2; done", nodes=2)
     await_true(started(run, 2))
     job_id = json.loads(cluster.ck("status", run.run_id, "--json")[1])["job_id"]
     cluster.lab.run("head", ["scontrol", "suspend", job_id], check=True)
     time.sleep(12)
     assert cluster.state(run) == ("running", None)
+    (run.results / "go").touch()
     cluster.lab.run("head", ["scontrol", "resume", job_id], check=True)
     assert cluster.ends(run) == ("succeeded", 0)
 
@@ -125,12 +126,16 @@ def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     await_true(lambda: len(list(run.submitit.glob("*_result.pkl"))) == 3)
 
 
-@pytest.mark.parametrize("seconds", [3, 9], ids=["id in time", "id too late"])
+@pytest.mark.parametrize("seconds", [1, 6], ids=["id in time", "id too late"])
 def test_cancel_while_sbatch_is_on_its_way(cluster: Cluster, seconds: int) -> None:
     tools = cluster.folder / "bin"
     tools.mkdir()
     sbatch = tools / "sbatch"
-    sbatch.write_text(f'#!/bin/bash\nsleep {seconds}\nexec /usr/bin/sbatch "$@"\n')
+    cancelled = f"compgen -G '{cluster.folder}/runs/*/cancelled' >/dev/null"
+    sbatch.write_text(
+        f"#!/bin/bash\nuntil {cancelled}; do sleep 0.1; done\n"
+        f'sleep {seconds}\nexec /usr/bin/sbatch "$@"\n'
+    )
     sbatch.chmod(0o755)
     with ThreadPoolExecutor() as pool:
         submitting = pool.submit(cluster.submit, "echo never; sleep 300", path=str(tools))
