@@ -39,8 +39,8 @@ from tests.docker.engine import Engine, EngineError
 from tests.docker.hosts import engine_in, offer
 from tests.helpers.desk import Desk
 from tests.helpers.here import TalkHere
-from tests.helpers.lab_faults import mounted
-from tests.helpers.lab_jobs import await_true
+from tests.helpers.lab_faults import mounted, slow_link
+from tests.helpers.lab_jobs import await_true, one_process
 from tests.helpers.needs import lack
 from tests.lab import Lab
 
@@ -288,20 +288,16 @@ def test_what_is_broken_off_leaves_nothing_and_can_be_repeated(
 ) -> None:
     image = rack.build("one")
     lab = rack.desk.lab
-    slow = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit"]
-    lab.run("head", [*slow, "burst", "64kb", "latency", "50ms"], check=True)
     argv = [sys.executable, "-m", "clusterkit", "images", "distribute", IMAGE, "-c", "rack"]
     env = rack.desk.environment(DOCKER_HOST=f"unix://{rack.home.socket}", TMPDIR=str(rack.folder))
-    try:
+    with slow_link(lab, "head", "20mbit"):
         client = lab.popen("head", argv, cwd=rack.desk.folder, env=env)
         await_true(lambda: all(lab.processes(host, "docker load") for host in lab.nodes))
         time.sleep(1)
         assert client.poll() is None
-        (inner,) = lab.processes("head", "clusterkit images distribute")
+        inner = one_process(lab, "head", "clusterkit images distribute")
         os.kill(inner.pid, signum)  # nsenter passes no signals on, and ends as what it started
         client.communicate(timeout=20)
-    finally:
-        lab.run("head", ["tc", "qdisc", "delete", "dev", "eth0", "root"], check=True)
     assert client.returncode == (130 if signum == signal.SIGINT else -signum)
     await_true(lambda: not any(lab.processes(host, "docker load") for host in lab.nodes))
     assert set(rack.digests().values()) == {""}

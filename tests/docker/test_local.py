@@ -56,12 +56,13 @@ HANGS = """\
 import os, time
 
 def late():
+    print("ready", flush=True)
     time.sleep(300)
 
 def waits():
+    print("ready", flush=True)
     time.sleep(300)
 
-print("ready", flush=True)
 late() if os.environ["RANK"] == "1" else waits()
 """
 
