@@ -22,7 +22,7 @@ from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
 from clusterkit.executors.node.identity import Allocation
-from clusterkit.executors.node.partition import PeerState
+from clusterkit.executors.node.partition import PeerState, Witnesses
 from clusterkit.executors.node.peers import LivedClock, PeerConnection
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.attempts import nodes_to_leave_out
@@ -133,7 +133,10 @@ class Wires:
         self.killed: set[int] = set()
         """Nodes whose machines answer, and where nobody listens any more."""
         self.names = tuple(f"127.0.0.{k + 1}" for k in range(count))
+        self.noted: set[int] = set()
+        """Nodes that know by now whom they can ask; the first asks nobody."""
         connect, exchange = peers.connect, PeerConnection._exchange
+        note_reached = Witnesses.note_reached
 
         def connected(address: tuple[str, int], member: Member, *, rank: int = 0, **more: float):
             self.require(member.rank, rank)
@@ -146,6 +149,11 @@ class Wires:
         def listen(address: tuple[str, int], member: Member, *more: object) -> Listener:
             return Listener((self.names[member.rank], address[1]), member, *more)
 
+        def noted(witnesses: Witnesses, port: int) -> None:
+            note_reached(witnesses, port)
+            self.noted.add(witnesses._member.rank)
+
+        patch.setattr(Witnesses, "note_reached", noted)
         patch.setattr(peers, "connect", connected)
         patch.setattr(PeerConnection, "_exchange", exchanged)
         patch.setattr(calls, "Listener", listen)
@@ -184,7 +192,7 @@ def wires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def wired(count: int) -> Wires:
         made.append(Wires(monkeypatch, count, tmp_path))
         begun(made[-1].links)
-        time.sleep(0.5)  # who can be asked is known then
+        until(lambda: len(made[-1].noted) == count - 1)
         return made[-1]
 
     yield wired
@@ -367,10 +375,10 @@ def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) 
 def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared) -> None:
     coordinator, second = shared.begin(0, 1)  # the third may take minutes
     assert second._go.is_set()
-    began = time.monotonic()
-    for connection in (coordinator, second):
-        connection.leave()
-    assert time.monotonic() - began < 2
+    leaving = [threading.Thread(target=one.leave, daemon=True) for one in (coordinator, second)]
+    for thread in leaving:
+        thread.start()
+    until(lambda: not any(thread.is_alive() for thread in leaving))
     assert node_results.first_failure(shared.run, 0) is None
 
 

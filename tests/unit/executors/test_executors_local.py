@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,22 @@ def await_line(run: RunFolder, line: str, rank: int = 0) -> None:
         time.sleep(0.02)
 
 
+@contextmanager
+def time_held(run: RunFolder) -> Iterator[None]:
+    """Have nobody look at the time of a job of one node, from the start of its worker on."""
+    deadline = time.monotonic() + 30
+    while (controller := files.read_json(run.controller)) is None or not processes.children(
+        controller["pid"]
+    ):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+    os.kill(controller["pid"], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(controller["pid"], signal.SIGCONT)
+
+
 def test_success_and_what_each_node_is_given(runs: Runs) -> None:
     run = runs.start(
         'echo "$CK_NODE_RANK $CK_NODE_NAME|$CK_NODES|$CK_SLOTS|$CK_NNODES|$CK_HEAD_ADDR|$CK_PORT"'
@@ -127,19 +144,30 @@ def test_a_signal_is_never_success(runs: Runs) -> None:
     assert job.status.reason == "node-0 was ended by signal 11"
 
 
-def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
-    catcher = (
-        "import signal,time,sys\n"
-        "signal.signal(signal.SIGUSR2, lambda *a: print('notice', flush=True))\n"
-        "time.sleep(0.1)\nprint('ready', flush=True)\n"
+def catcher(folder: Path) -> str:
+    """Return the command of a rank that tells of a notice, in its output and by a file."""
+    program = (
+        "import pathlib, signal, time\n"
+        "def heed(*_):\n"
+        "    print('notice', flush=True)\n"
+        f"    pathlib.Path('{folder}/noticed').touch()\n"
+        "signal.signal(signal.SIGUSR2, heed)\n"
+        "print('ready', flush=True)\n"
         "while True: time.sleep(0.1)\n"
     )
-    files.write_text(runs.folder / "catcher.py", catcher)
+    files.write_text(folder / "catcher.py", program)
+    return f"{sys.executable} {folder}/catcher.py"
+
+
+def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
+    # On a machine that stands still for a while, one may come right after the other.
+    end = f"until [ -e {runs.folder}/noticed ]; do sleep 0.1; done; kill \\$child"
     run = runs.start(
-        f'trap "kill \\$child" TERM; {sys.executable} {runs.folder}/catcher.py & child=$!; '
-        "wait $child; wait $child",
+        f'trap "{end}" TERM; {catcher(runs.folder)} & child=$!; wait $child; wait $child',
         runs.plan(nodes=1, time_limit_s=6),
     )
+    with time_held(run):
+        await_line(run, "ready")
     job = wait(run)
     assert said(job) == (JobState.TIMEOUT, 143)
     assert log(run).splitlines() == ["ready", "notice"]
@@ -147,17 +175,12 @@ def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
 
 
 def test_a_notice_comes_as_early_as_the_job_asks(runs: Runs) -> None:
-    catcher = (
-        "import signal, time\n"
-        "began = time.monotonic()\n"
-        "signal.signal(signal.SIGUSR2, lambda *a: print(time.monotonic() - began, flush=True))\n"
-        "while True: time.sleep(0.1)\n"
-    )
-    files.write_text(runs.folder / "catcher.py", catcher)
-    plan = runs.plan(nodes=1, time_limit_s=10, directives={"signal": "USR2@8"})
-    run = runs.start(f"exec {sys.executable} {runs.folder}/catcher.py", plan)
-    assert said(wait(run))[0] is JobState.TIMEOUT
-    assert float(log(run)) < 5  # a quarter of the limit would be 7.5 s after its start
+    plan = runs.plan(nodes=1, time_limit_s=600, directives={"signal": "USR2@598"})
+    run = runs.start(f"exec {catcher(runs.folder)}", plan)
+    with time_held(run):
+        await_line(run, "ready")
+    await_line(run, "notice")  # by itself it would come 90 s before the limit
+    cancel(run)
 
 
 def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
@@ -263,9 +286,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_run_folder_whose_disk_is_full_is_told(
     small_disk: Path, body: str, end: tuple[str, int]
 ) -> None:
-    runs = Runs(small_disk)
-    fill = f"dd if=/dev/zero of={small_disk}/left bs=4k 2>/dev/null"
-    run = runs.start(f"echo on; sleep 1; [ $CK_NODE_RANK != 0 ] || {fill}; sleep 2; {body}")
+    runs, elsewhere = Runs(small_disk), small_disk.parent
+
+    def once(name: str) -> str:
+        return f"until [ -e {elsewhere}/{name} ]; do sleep 0.1; done"
+
+    fill = f"dd if=/dev/zero of={small_disk}/left bs=4k 2>/dev/null; touch {elsewhere}/full"
+    others = f"touch {elsewhere}/$CK_NODE_RANK; {once('0')}; {once('1')}"
+    run = runs.start(
+        f"echo on; {others}; [ $CK_NODE_RANK != 0 ] || {{ {fill}; }}; {once('full')}; {body}"
+    )
     job = wait(run)
     assert (job.status.state.value, job.status.exit_code) == end
     assert "could not write all of the output" in (job.status.reason or "")

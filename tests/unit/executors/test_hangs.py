@@ -119,8 +119,9 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Pa
 
 
 def test_a_job_that_hangs_can_be_ended_once_nccl_was_asked_and_people_told(
-    runs: Runs, tmp_path: Path
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(timing.VARIABLE, "0.4")  # it waits for people for 5 s otherwise
     ras = Ras(BEHIND.encode())
     body = (
         f"export NCCL_RAS_ADDR=127.0.0.1:{ras.port}; "
@@ -161,11 +162,12 @@ def test_a_job_that_hangs_can_start_again_unless_it_does_so_at_the_same_step(
 
 
 def test_a_script_without_steps_that_idles_is_told_by_that_alone(runs: Runs) -> None:
-    body = "echo begins; sleep 12; while :; do :; done"
+    body = "mkfifo $CK_RESULTS/go; echo begins; read -r <$CK_RESULTS/go; while :; do :; done"
     run = runs.start(body, runs.plan(nodes=1, hang_after_s=2))
     found = await_hang(run)
     assert (found.node_rank, found.by, found.step) == (0, "activity", None)
     assert "judged by that alone, as no step was printed" in found.text
+    (run.results / "go").write_text("\n")
     await_over(run)
     cancel(run)
 

@@ -129,7 +129,9 @@ def test_a_script_that_daemonises_ends_with_its_job(desk: Desk) -> None:
     daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0)"
     run = desk.start(
         f'{sys.executable} -c \'{daemon}; open("{desk.folder}/" + str(os.getpid()), "w");'
-        " time.sleep(300)' </dev/null >/dev/null 2>&1; sleep 1"
+        f' open("{desk.folder}/on-" + os.environ["CK_NODE_RANK"], "w"); time.sleep(300)\''
+        f" </dev/null >/dev/null 2>&1; until [[ -e {desk.folder}/on-$CK_NODE_RANK ]];"
+        " do sleep 0.1; done"
     )
     assert desk.ck("wait", run.run_id).returncode == 0
     daemons = [int(path.name) for path in desk.folder.iterdir() if path.name.isdigit()]

@@ -425,10 +425,12 @@ def test_a_failure_of_an_earlier_attempt_counts_no_more(run: RunFolder) -> None:
 
 
 def test_nodes_on_one_machine_do_not_end_each_other(run: RunFolder) -> None:
-    body = "[[ $CK_NODE_RANK = 0 ]] || { echo ready; sleep 1.5; echo done; }"
+    waits = 'until [[ -e "$CK_RESULTS/go" ]]; do sleep 0.1; done'
+    body = f"[[ $CK_NODE_RANK = 0 ]] || {{ echo ready; {waits}; echo done; }}"
     other = start(run, body, rank=1, nodes=2)
     wait_until(lambda: run.log(1).exists() and "ready" in log(run, 1))
     start(run, body, rank=0, nodes=2).wait(20)
+    (run.results / "go").touch()
     other.wait(20)
     assert "done" in log(run, 1)
 

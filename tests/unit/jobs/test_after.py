@@ -267,7 +267,8 @@ def held(tmp_path: Path) -> Iterator[Held]:
 def test_a_held_job_is_whole_on_disk_and_starts_when_somebody_waits(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = held.submit("sleep 1")
+    go = held.folder / "go"
+    first = held.submit(f"until [[ -e {go} ]]; do sleep 0.1; done")
     monkeypatch.setenv("OF_THE_SHELL", "mine")
     second = held.submit("echo $OF_THE_SHELL", follow(first))
     monkeypatch.delenv("OF_THE_SHELL")
@@ -278,6 +279,7 @@ def test_a_held_job_is_whole_on_disk_and_starts_when_somebody_waits(
     )
     assert second.run.plan.exists()
     assert second.run.shell.stat().st_mode & 0o777 == files.PRIVATE
+    go.touch()
     assert wait(second.run).status.state is JobState.SUCCEEDED
     assert load_job(first.run).status.state is JobState.SUCCEEDED
     # It has the environment of the shell that submitted, which is not kept any longer.

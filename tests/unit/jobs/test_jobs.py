@@ -849,7 +849,8 @@ def test_an_unknown_job_exits_2(clusterkit: Path) -> None:
 
 
 def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
-    run = start(clusterkit, "echo ready; sleep 4; echo done")
+    body = "echo ready; until [[ -e $CK_RESULTS/go ]]; do sleep 0.1; done; echo done"
+    run = start(clusterkit, body)
     watching = subprocess.Popen(
         [sys.executable, "-m", "clusterkit", "logs", "-f", "latest"],
         stdout=subprocess.PIPE,
@@ -863,6 +864,7 @@ def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
     _, errors = watching.communicate(timeout=30)
     assert watching.returncode == 130
     assert f"clusterkit logs -f local-{run.key}" in errors
+    (run.results / "go").touch()
     assert ck("wait", "latest").returncode == 0
     assert "done" in run.log(0).read_text()
 

@@ -155,11 +155,11 @@ def test_two_jobs_on_a_machine_have_no_port_and_no_folder_in_common(folder: Path
 
 def test_who_is_missing_is_named_when_the_time_is_up(folder: Path) -> None:
     nodes = Nodes(folder, count=3)
-    nodes.start(0, "pass", "--start-timeout=2")
     nodes.start(2)
+    nodes.start(0, "pass", "--start-timeout=4")  # in which the other one is heard
     said, _ = nodes.started[0].communicate(timeout=60)
     assert nodes.started[0].returncode == 1
-    assert said == "clusterkit: after 2 s Ray lacks nodes: node-1 (nothing was heard of it)\n"
+    assert said == "clusterkit: after 4 s Ray lacks nodes: node-1 (nothing was heard of it)\n"
     assert nodes.started[2].wait(60) == 0
     assert nodes.left() == []
 

@@ -40,15 +40,27 @@ def test_a_job_leaves_only_what_is_asked_for(
     assert left or not list((tmp_path / "tmp").iterdir())
 
 
+ENDS = """
+import os, pathlib, sys, time
+if os.environ["RANK"] == "1":
+    pathlib.Path("pid.new").write_text(str(os.getpid()))
+    sys.exit(os.rename("pid.new", "pid"))
+while not os.path.exists("pid"):
+    time.sleep(0.1)
+stat = pathlib.Path("/proc", pathlib.Path("pid").read_text(), "stat")
+while stat.exists() and stat.read_text().split()[2] != "Z":
+    time.sleep(0.1)
+time.sleep(2)  # in which its launcher notices
+sys.exit(1)
+"""
+
+
 @pytest.mark.parametrize("framework", ["env", "torchrun", "accelerate", "mpi", "deepspeed"])
 def test_a_rank_that_ended_well_before_the_one_that_failed_is_named(
     tmp_path: Path, framework: str
 ) -> None:
     (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
-    body = (
-        "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit()\ntime.sleep(2)\nsys.exit(1)"
-    )
-    (tmp_path / "train.py").write_text(body)
+    (tmp_path / "train.py").write_text(ENDS)
     words = ("--framework", framework, "--gpus-per-node", "2", "--wait", "train.py")
     done = typed_in(tmp_path, "submit", "--cluster", "here", *words)
     told = "rank 0 exited with 1; before it, rank 1 on node-0 had ended with exit code 0"
@@ -63,15 +75,24 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 
-rank = os.environ["RANK"]
+rank, other = int(os.environ["RANK"]), 1 - int(os.environ["RANK"])
+
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.1)
+
+open(f"imported-{rank}", "w").close()
+wait(f"imported-{other}")
 dist.init_process_group("gloo", timeout=timedelta(seconds=3))
 dist.all_reduce(torch.ones(4))
 try:
-    time.sleep(5) if rank == "1" else dist.all_reduce(torch.ones(2, 3))
+    wait("dumped-0") if rank else dist.all_reduce(torch.ones(2, 3))
 finally:
-    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
+    with open(f"{os.environ['TORCH_FR_DUMP_TEMP_FILE']}{rank}", "wb") as file:
         file.write(_dump_fr_trace())
-    time.sleep(4)  # torchrun ends the other with the first that fails
+    open(f"dumped-{rank}", "w").close()
+    wait(f"dumped-{other}")  # torchrun ends the other with the first that fails
+time.sleep(300)
 """
 
 

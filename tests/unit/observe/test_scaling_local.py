@@ -186,6 +186,8 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
     def end(run: RunFolder) -> None:
         while not (run.log(0).exists() and "step 38" in run.log(0).read_text()):
             time.sleep(0.1)
+        while not any(text.startswith("2 nodes: running, step 38, ") for text in shown):
+            time.sleep(0.1)
         time.sleep(6)  # the yardstick is taken, and more than that
         cancel(run)
 

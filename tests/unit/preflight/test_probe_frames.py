@@ -120,12 +120,17 @@ def _lives(pid: str) -> bool:
     return state not in {"Z", "X"}
 
 
-def test_probes_of_one_lane_take_turns_and_others_run_beside_them() -> None:
+def test_probes_of_one_lane_take_turns_and_others_run_beside_them(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
     compound = compose(
         [
-            probe("one", "date +%s.%N; sleep 0.4; date +%s.%N", lane="gpu"),
+            probe(
+                "one",
+                f"date +%s.%N; until [ -e {beside} ]; do sleep 0.1; done; date +%s.%N",
+                lane="gpu",
+            ),
             probe("two", "date +%s.%N", lane="gpu"),
-            probe("free", "date +%s.%N"),
+            probe("free", f"date +%s.%N; touch {beside}"),
         ],
         JOB,
         token="ckt0ken",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -256,12 +257,12 @@ class TestLocal:
         assert replies[0].reach.complete
         assert replies[0].outputs["x"].stdout == replies[1].outputs["x"].stdout != ""
 
-    def test_what_is_there_when_time_is_up(self) -> None:
+    def test_what_is_there_when_time_is_up(self, tmp_path: Path) -> None:
         # Both pipes stay open in a session that `timeout` does not know.
-        script = compound(quick="echo here", slow="setsid sleep 8 & echo begun")
-        began = time.monotonic()
-        (reply,) = LocalTransport(timeout_s=2).ask(["me"], script, on_reply=lambda _: None)
-        assert time.monotonic() - began < 5
+        stays = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & echo begun"
+        script = compound(quick="echo here", slow=stays)
+        (reply,) = LocalTransport(timeout_s=4).ask(["me"], script, on_reply=lambda _: None)
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was not waited for
         assert reply.outputs["quick"].stdout == "here\n"
         assert reply.reach.problem is None
         assert not reply.reach.complete
