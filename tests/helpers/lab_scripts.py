@@ -28,7 +28,8 @@ if rank != 3:
     host, port = place.read_text().split()
     with socket.create_connection((host, int(port))) as connection:
         connection.recv(1)
-    time.sleep(1)
+    while not os.path.exists(os.environ["CK_FAILURE"]):
+        time.sleep(0.1)
     raise ConnectionError("connection closed by peer")
 server = socket.create_server(("", 0))
 place.with_suffix(".new").write_text(f"{os.uname().nodename} {server.getsockname()[1]}")
@@ -39,7 +40,7 @@ others = [server.accept()[0] for _ in range(world - 1)]
 )
 """Rank 3 fails as the argument says, and all others when they have lost it, as in a collective.
 
-They need a moment to say so, in which Python ends on rank 3."""
+They say so once it is known of rank 3, on which Python may take its time to end."""
 
 TRAINS = """
 import argparse, os, pathlib, signal, time
