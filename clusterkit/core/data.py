@@ -14,7 +14,7 @@ PEERS = "clusterkit_peers.py"
 
 _ON_NODES = {
     "horovod_elastic.py": "elastic.py",
-    "horovod_sitecustomize.py": "sitecustomize.py",
+    "ranks_sitecustomize.py": "sitecustomize.py",
     "ray_sitecustomize.py": "sitecustomize.py",
     "spark_launch.py": "launch.py",
     "torchrun_elastic.py": "elastic.py",
@@ -77,10 +77,13 @@ def _problems(file: str, table: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def framework_files(framework: str, *names: str) -> dict[str, str]:
-    """Return files of `templates/frameworks/FRAMEWORK`, under the names that they have on nodes."""
-    return {
-        _ON_NODES.get(name, name): read_template(f"frameworks/{framework}/{name}") for name in names
-    }
+    """Return files of `templates/frameworks/FRAMEWORK`, as `node_files()`."""
+    return node_files(f"frameworks/{framework}", *names)
+
+
+def node_files(folder: str, *names: str) -> dict[str, str]:
+    """Return files of a folder of `templates/`, under the names that they have on nodes."""
+    return {_ON_NODES.get(name, name): read_template(f"{folder}/{name}") for name in names}
 
 
 def peers_program() -> dict[str, str]:

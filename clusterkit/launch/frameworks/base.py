@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from clusterkit.core.data import data_dir, framework_files, peers_program, read_template
+from clusterkit.core.data import data_dir, framework_files, node_files, peers_program
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import HorovodController, NodeCommand, Runtime, ScriptKind, Word
 
@@ -117,11 +117,6 @@ def decided_error(option: str) -> UserError:
     return UserError(f"{option} is decided by the plan", hint=hint)
 
 
-def shared_files(*names: str) -> dict[str, str]:
-    """Return programs of `templates/programs/ranks`, which launchers import on the nodes."""
-    return {name: read_template(f"programs/ranks/{name}") for name in names}
-
-
 def launched_by(
     program: str, inputs: LaunchInputs, *arguments: Word, script: tuple[str, ...] | None = None
 ) -> tuple[Word, ...]:
@@ -131,6 +126,11 @@ def launched_by(
     """
     command = (*inputs.program, *inputs.args) if script is None else script
     return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *arguments, *command)
+
+
+def shared_files(*names: str) -> dict[str, str]:
+    """Return programs of `templates/programs/ranks`, which launchers and ranks import on nodes."""
+    return node_files("programs/ranks", *names)
 
 
 def preset_text(framework: str, name: str) -> str:

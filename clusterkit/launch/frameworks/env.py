@@ -36,7 +36,9 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             **framework_files("env", "env_launch.py"),
-            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
+            **shared_files(
+                "clusterkit_ranks.py", "clusterkit_failure.py", "ranks_sitecustomize.py"
+            ),
         },
         processes=min(inputs.processes, sum(slots)),
     )

@@ -47,8 +47,9 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             files={
                 **framework_files("horovod", "horovod_launch.py"),
                 **rendezvous,
-                **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
-                **framework_files("horovod", "horovod_sitecustomize.py"),
+                **shared_files(
+                    "clusterkit_ranks.py", "clusterkit_failure.py", "ranks_sitecustomize.py"
+                ),
             },
         )
     files = framework_files("horovod", "horovod_elastic.py", "discover-hosts.sh")

@@ -36,7 +36,7 @@ def main():
         }
         for local in range(shares[node_rank])
     }
-    sys.exit(clusterkit_ranks.run(options.command, environments))
+    sys.exit(clusterkit_ranks.run(options.command, clusterkit_ranks.told_of(environments)))
 
 
 def environment_of(rank, local_rank, shares):

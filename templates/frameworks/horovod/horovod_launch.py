@@ -44,7 +44,7 @@ def main():
         for slot in assignments
         if slot.hostname == node
     }
-    code = clusterkit_ranks.run(options.command, environments)
+    code = clusterkit_ranks.run(options.command, clusterkit_ranks.told_of(environments))
     if rendezvous and code == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         rendezvous.wait_for_nodes()
@@ -58,16 +58,11 @@ def serve_rendezvous(assignments):
 
 
 def rank_environment(slot, port):
-    environment = {
+    return {
         **os.environ,
         **create_slot_env_vars(slot),
         **horovod_rendezvous.variables(port),
     }
-    if environment.get("CK_FAILURE"):
-        # There is a sitecustomize.py, which says what for.
-        before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment["CK_TMP"], before)))
-    return environment
 
 
 if __name__ == "__main__":

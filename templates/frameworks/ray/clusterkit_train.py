@@ -3,8 +3,6 @@
 Ray Train loads this by RAY_TRAIN_CALLBACKS, and runs it in its controller, on the first node.
 """
 
-import re
-
 import clusterkit_failure
 import ray
 
@@ -18,10 +16,6 @@ except ImportError:  # in another release it may be elsewhere; then nothing is t
 
     class WorkerGroupCallback(RayTrainCallback):  # type: ignore[no-redef]
         """Called by nobody."""
-
-
-LOST_ANOTHER = re.compile("closed by peer|reset by peer|[Gg]loo|NCCL|[Tt]imed? ?out")
-"""In what ranks say that have only lost another one (torch.distributed)."""
 
 
 class Failure(ControllerCallback, WorkerGroupCallback):
@@ -47,11 +41,8 @@ class Failure(ControllerCallback, WorkerGroupCallback):
         ranks = [rank for rank in failures if self.places.get(rank, (None,))[0]]
         if not ranks:
             return
-        rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
+        lost_another = clusterkit_failure.only_lost_another
+        rank = min(ranks, key=lambda rank: (lost_another(failures[rank]), rank))
         (node, local_rank), failure = self.places[rank], failures[rank]
-        message = f"{type(failure).__name__}: {failure}"
+        message = clusterkit_failure.text_of(failure)
         clusterkit_failure.tell(node, rank, 1, local_rank=local_rank, message=message)
-
-
-def only_lost_another(failure):
-    return isinstance(failure, RuntimeError) and bool(LOST_ANOTHER.search(str(failure)))

@@ -5,8 +5,35 @@ And the first one to end well, in a file beside it: whoever waits for it then fa
 
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+
+LOST_ANOTHER = re.compile(
+    "HorovodInternalError|Dist(Network|Store)Error|(closed|reset) by peer|[Bb]roken pipe|[Gg]loo"
+    "|NCCL|[Tt]imed? ?out"
+)
+"""In what ranks say that have only lost another one: Horovod, torch.distributed, sockets."""
+
+
+def only_lost_another(error):
+    """Tell whether an exception may come of another rank's end."""
+    return isinstance(error, (RuntimeError, OSError)) and bool(LOST_ANOTHER.search(text_of(error)))
+
+
+def text_of(error):
+    """Return what an exception says, with its kind."""
+    with suppress(Exception):  # it is a script's own, and may fail at that
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
+
+
+def output():
+    """Return which file the output goes to, and how far it has come; None where it is closed."""
+    with suppress(OSError):
+        found = os.fstat(2)
+        return {"inode": found.st_ino, "size": found.st_size}
+    return None
 
 
 def tell(node, rank, exit_code, **more):

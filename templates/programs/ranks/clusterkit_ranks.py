@@ -1,9 +1,9 @@
 """Run the ranks of one node, and end them together: for the launchers of frameworks without one.
 
 The exit code is that of the first local rank that failed, as a shell gives it; which that was is
-told by clusterkit_failure.py beside this file. A rank that knows it has only lost another one may
-leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
-is given time to come first.
+told by clusterkit_failure.py beside this file, or by the rank itself (ranks_sitecustomize.py). One
+that has only lost another leaves a note, `lost-another-RANK` in CK_TMP, with how far the output had
+come.
 """
 
 import os
@@ -17,7 +17,7 @@ import clusterkit_failure
 
 GRACE_S = 10
 OTHERS_TELL_S = 2
-"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
+"""How long a node that is told to end is not blamed, for the one that failed to come first."""
 
 
 def shares_of(processes, slots):
@@ -47,6 +47,25 @@ def srun_variables(rank, shares):
         "SLURM_STEP_NUM_TASKS": world,
         "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
         "SLURM_STEP_NODELIST": ",".join(os.environ["CK_NODES"].split()),
+    }
+
+
+def told_of(environments):
+    """Return the environments of ranks, local ones in order, so that their Python tells of itself.
+
+    That is done by a sitecustomize.py in CK_TMP, ranks_sitecustomize.py, which says what for.
+    """
+    if not os.environ.get("CK_FAILURE"):
+        return environments
+    return {
+        rank: {
+            **environment,
+            "CK_TOLD_AS": f"{os.getpid()} {rank} {local_rank}",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, (environment["CK_TMP"], environment.get("PYTHONPATH")))
+            ),
+        }
+        for local_rank, (rank, environment) in enumerate(environments.items())
     }
 
 
@@ -87,9 +106,6 @@ def wait_for(ranks, over, ended):
             del running[rank]
             if code != 0:
                 code = code if code > 0 else 128 - code
-                if lost_another(rank):
-                    end(running.values())
-                    time.sleep(OTHERS_TELL_S)
                 tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
@@ -105,17 +121,13 @@ def wait_for(ranks, over, ended):
     return 0
 
 
-def lost_another(rank):
-    return Path(os.environ["CK_TMP"], f"lost-another-{rank}").exists()
-
-
 def output_until_lost(rank):
     """Return how far the output had come: what others say who fail next is not the rank's own."""
-    output = os.fstat(2)
+    output = clusterkit_failure.output()
     notes = Path(os.environ["CK_TMP"]).glob("lost-another-*")
     others = (note for note in notes if note.name != f"lost-another-{rank}")
     sizes = [int(text) for note in others if (text := note.read_text())]
-    return {"inode": output.st_ino, "size": min([output.st_size, *sizes])}
+    return output and {**output, "size": min([output["size"], *sizes])}
 
 
 def tell(rank, local_rank, code):

@@ -144,6 +144,134 @@ def test_the_first_to_fail_is_named_and_the_others_end(tmp_path: Path, end: str,
     assert (told["node"], told["rank"], told["local_rank"], told["exit_code"]) == ("n1", 4, 1, code)
 
 
+LOSES = """
+import atexit, os, pathlib, socket, subprocess, sys, time
+
+place = pathlib.Path({folder!r}, "socket")
+if os.environ["RANK"] == "0":
+    while not place.exists():
+        time.sleep(0.05)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(place))
+        connection.recv(1)
+    raise RuntimeError("Connection closed by peer")
+server = socket.socket(socket.AF_UNIX)
+server.bind(str(place.with_suffix(".new")))
+server.listen()
+place.with_suffix(".new").rename(place)
+other = server.accept()[0]
+"""
+"""Rank 0 loses the other one, which is on another node, and raises as soon as it has."""
+RAISES = """
+atexit.register(time.sleep, 3)
+atexit.register(other.close)
+raise ValueError("the loss is NaN")
+"""
+"""Python ends late, and closes the sockets before."""
+DIES = """
+launcher = str(os.getppid())
+subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {launcher}"])
+os.kill(int(launcher), 19)
+os.kill(os.getpid(), 9)
+"""
+"""Who started it notices late."""
+
+
+def started(tmp_path: Path, *command: str, node_rank: int, slots: str) -> subprocess.Popen[str]:
+    """Start the ranks of a node with all that the plan gives it, in a folder of its own."""
+    folder = tmp_path / f"n{node_rank}"
+    folder.mkdir()
+    for name, text in load_framework("env").command(LaunchInputs(script="train.py")).files.items():
+        (folder / name).write_text(text)
+    site = tmp_path / "site"
+    return subprocess.Popen(
+        [sys.executable, str(folder / LAUNCH.name), "--processes=2", *command],
+        env={
+            **environment(folder, node_rank=node_rank, slots=slots),
+            "PYTHONPATH": str(site),
+            "CK_FAILURE": str(tmp_path / "failure.json"),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [(RAISES, 1, "ValueError: the loss is NaN"), (DIES, 137, None)],
+    ids=["raise", "kill"],
+)
+def test_who_loses_a_rank_of_another_node_is_not_blamed(
+    tmp_path: Path, end: str, code: int, message: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOSES.format(folder=str(tmp_path)) + end)
+    nodes = [
+        started(tmp_path, sys.executable, str(script), node_rank=rank, slots="1 1")
+        for rank in range(2)
+    ]
+    output = [node.communicate(timeout=60)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [1, code]
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert (told["rank"], told["exit_code"], told.get("message")) == (1, code, message)
+    assert output[0].rstrip().endswith("RuntimeError: Connection closed by peer")
+
+
+NOT_THE_RANK = """
+import multiprocessing, os, subprocess, sys, threading
+
+if __name__ == "__main__":
+    if not os.fork():
+        raise ValueError("in a fork")
+    os.wait()
+    subprocess.run([sys.executable, "-c", "raise ValueError('in a program')"])
+    for start in ("fork", "spawn"):
+        worker = multiprocessing.get_context(start).Process(target=int, args=("no number",))
+        worker.start()
+        worker.join()
+    thread = threading.Thread(target=int, args=("no number",))
+    thread.start()
+    thread.join()
+    print(os.environ["PYTHONPATH"], sys.modules["sitecustomize"].__file__, *sys.path[1:2])
+"""
+
+
+def test_only_the_exception_that_ends_a_rank_is_told_of(tmp_path: Path) -> None:
+    """Neither those of what it starts; which finds Python as without clusterkit."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").touch()
+    (tmp_path / "train.py").write_text(NOT_THE_RANK)
+    (tmp_path / "train.sh").write_text(
+        f"{sys.executable} -c \"raise ValueError('in a step')\"\n"
+        f"exec {sys.executable} {tmp_path / 'train.py'}\n"
+    )
+    node = started(tmp_path, "bash", str(tmp_path / "train.sh"), node_rank=0, slots="1")
+    output, errors = node.communicate(timeout=60)
+    assert (node.returncode, errors.count("\nValueError: ")) == (0, 6)
+    assert output.split() == [str(site), str(site / "sitecustomize.py"), str(site)]
+    assert not (tmp_path / "failure.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("raise OSError('reset by peer')", 1, "OSError: reset by peer"),
+        ("raise type('Odd', (Exception,), {'__str__': None})", 1, "Odd"),
+        ("raise KeyboardInterrupt", 130, None),
+        ("raise SystemExit(3)", 3, None),
+    ],
+)
+def test_how_an_exception_ends_a_rank(
+    tmp_path: Path, end: str, code: int, message: str | None
+) -> None:
+    node = started(tmp_path, sys.executable, "-c", end, node_rank=0, slots="1")
+    assert node.wait(timeout=60) == code
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert (told["rank"], told["exit_code"], told.get("message")) == (0, code, message)
+
+
 @pytest.mark.parametrize("again", range(4))
 def test_who_fails_a_moment_later_is_not_blamed(tmp_path: Path, again: int) -> None:
     """The first ranks have lost the last one, and end as soon as they see it."""
