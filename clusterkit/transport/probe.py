@@ -102,6 +102,10 @@ class PreflightJob:
         """Whether it has several nodes, of which one that checks itself sees no other."""
         return (self.nodes or len(self.hosts)) > 1
 
+    def requests(self, variable: str) -> bool:
+        """Return whether a variable of the job or its site asks for what needs that."""
+        return self.env.get(variable) == "1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:

@@ -90,7 +90,7 @@ _NOT_READY = "system not yet initialized"
 
 @check("GPU022", "gpu-dcgm", dcgm_diag.PROBE)
 def _dcgm(evidence: Evidence) -> Results:
-    if dcgm_diag.is_requested(evidence.job):
+    if evidence.job.requests(dcgm_diag.ASK):
         yield from each(evidence, dcgm_diag.PROBE, _diagnosis)
 
 
@@ -119,7 +119,7 @@ _WARN, _FAIL = 0.85, 0.7
 
 @check("GPU027", "gpu-all-reduce", nccl_tests.PROBE, tier=Tier.ROUND_TRIP)
 def _all_reduce(evidence: Evidence) -> Results:
-    if not nccl_tests.is_requested(evidence.job):
+    if not evidence.job.requests(nccl_tests.ASK):
         return
     ran, results = known(evidence, nccl_tests.PROBE)
     yield from results

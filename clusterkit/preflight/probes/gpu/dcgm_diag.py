@@ -165,12 +165,7 @@ def _with_message(test: DiagTest, name: str, value: str) -> DiagTest:
 
 
 def _command(job: PreflightJob) -> str | None:
-    return nvidia(read_snippet("dcgm_diag"))(job) if is_requested(job) else None
-
-
-def is_requested(job: PreflightJob) -> bool:
-    """Return whether this job asks for a diagnosis."""
-    return job.env.get(ASK) == "1"
+    return nvidia(read_snippet("dcgm_diag"))(job) if job.requests(ASK) else None
 
 
 PROBE = Probe(name="dcgm-diag", command=_command, parse=parse, timeout_s=120.0, lane=LANE)

@@ -248,14 +248,9 @@ def _correct(lines: Sequence[str], rows: Sequence[Row]) -> bool | None:
     return None if unseen or not all(row.checked for row in rows if row.size) else True
 
 
-def is_requested(job: PreflightJob) -> bool:
-    """Return whether this job asks for it."""
-    return job.env.get(ASK) == "1"
-
-
 def _command(job: PreflightJob) -> str | None:
     exports = "".join(f"export {name}={quote(value)}\n" for name, value in job.env.items())
-    return exports + nvidia(read_snippet("nccl_tests"))(job) if is_requested(job) else None
+    return exports + nvidia(read_snippet("nccl_tests"))(job) if job.requests(ASK) else None
 
 
 PROBE = Probe(name="nccl-tests", command=_command, parse=parse, timeout_s=120.0, lane=LANE)
