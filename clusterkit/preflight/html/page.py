@@ -76,7 +76,7 @@ def page(bundle: Bundle, report: Report) -> str:
             policy=policy(style, script),
             version=__version__,
             written_by=bundle.written_by,
-            date=_date(bundle.collected_at),
+            date=f"{datetime.fromtimestamp(bundle.collected_at, tz=UTC):%Y-%m-%d %H:%M UTC}",
             about=_about(bundle),
             report=report,
             excluded=quote(fold_set(report.exclude)) if report.exclude else "",
@@ -94,13 +94,6 @@ def page(bundle: Bundle, report: Report) -> str:
             data=[packed(matrix) for matrix in maps],
         )
     )
-
-
-def _date(seconds: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M UTC}"
-    except (ValueError, OverflowError, OSError):
-        return "at an unknown time"  # a damaged bundle
 
 
 def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusterkit.core.bounds import LATEST_S
 from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle, read_job
@@ -74,6 +76,10 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda d: d.update(nodes={}), "nodes: "),
         (lambda d: d.update(nodes=3), "nodes: "),
         (lambda d: d.update(collected_at=None), "collected_at: "),
+        (lambda d: d.update(collected_at=math.nan), "collected_at is nan"),
+        (lambda d: d.update(collected_at=math.inf), "collected_at is inf"),
+        (lambda d: d.update(collected_at=-1.0), "collected_at is -1.0"),
+        (lambda d: d.update(collected_at=LATEST_S + 1), "collected_at is 32503680001.0"),
         (lambda d: d.update(checks=[5]), "checks.0: "),
         (lambda d: d.update(schema="1"), "no schema '1'"),
         (lambda d: d.update(schema=0), "no schema 0"),

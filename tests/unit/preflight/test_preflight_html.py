@@ -374,13 +374,6 @@ def test_one_node_is_a_list_of_facts() -> None:
     assert table.rows == ((),)
 
 
-def test_a_damaged_date_is_no_traceback() -> None:
-    asked = bundle({"n1": {}})
-    for moment in (math.nan, math.inf, 1e300):
-        broken = Bundle(job=asked.job, replies=asked.replies, collected_at=moment, seconds=1.0)
-        assert "at an unknown time" in Page(page(broken, report(("n1",)))).shown
-
-
 def test_a_page_of_1600_nodes_with_all_pairs_can_be_sent() -> None:
     names = tuple(f"gpu-{n:04d}" for n in range(1600))
     asked = bundle({name: {"host-system": system()} for name in names})
