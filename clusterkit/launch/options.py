@@ -15,7 +15,10 @@ from pathlib import PurePath
 from typing import Annotated
 
 from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn, ScriptKind
+from clusterkit.launch.frameworks import builtin_names
 from clusterkit.launch.option_rows import Option, Place, Row, rows_of
+
+_FRAMEWORKS = "{} or {}".format(", ".join(builtin_names()[:-1]), builtin_names()[-1])
 
 
 # Two lines a row: name, type and default round what the help and the reference say.
@@ -35,7 +38,7 @@ class JobOptions:
     cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
         "a100", short="-c", variable=True)] = None
     framework: Annotated[str | None, Option("NAME",
-        "What starts the processes: torchrun, deepspeed, mpi, ... (clusterkit explain frameworks).",
+        f"What starts the processes: {_FRAMEWORKS} (`clusterkit explain frameworks`).",
         "torchrun", short="-f", variable=True)] = None
     nodes: Annotated[int | str | None, Option("N",
         "Number of nodes, or MIN:MAX for an elastic job.",

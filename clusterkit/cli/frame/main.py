@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import math
 import os
 import signal
@@ -363,7 +364,9 @@ def _report_bug(error: Exception) -> None:
     if os.environ.get("CLUSTERKIT_DEBUG"):
         traceback.print_exc()
         return
-    if _wants_json():
+    module = f"clusterkit.cli.{VERBS.get(verb_of(sys.argv[1:]) or '')}"
+    # A verb that could not be loaded has no options to read the command line by.
+    if _wants_json() if module in sys.modules else "--json" in sys.argv:
         console.json_document({"error": {"message": f"{type(error).__name__}: {error}"}})
     header = f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n"
     try:
@@ -375,4 +378,17 @@ def _report_bug(error: Exception) -> None:
         where = f"the traceback is in {log.name}; please report it, or run again with --debug"
     except OSError:  # nowhere to write to
         where = "please report it with what --debug shows"
-    console.error(f"clusterkit has a bug: {type(error).__name__}: {error}\nhint: {where}")
+    missing = _missing_package(error)
+    if missing is not None:
+        message = f"this Python has no package {missing}, which clusterkit needs"
+        console.error(f"{message}\nhint: {sys.executable} -m pip install {missing}; {where}")
+    else:
+        console.error(f"clusterkit has a bug: {type(error).__name__}: {error}\nhint: {where}")
+
+
+def _missing_package(error: Exception) -> str | None:
+    """Return the package of others that an import did not find; None where that was not it."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    package = error.name.partition(".")[0]
+    return None if importlib.util.find_spec(package) else package

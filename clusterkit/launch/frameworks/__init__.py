@@ -17,14 +17,14 @@ from clusterkit.launch.frameworks.base import Framework, LaunchInputs
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Framework", "LaunchInputs", "framework_names", "load_framework"]
+__all__ = ["Framework", "LaunchInputs", "builtin_names", "framework_names", "load_framework"]
 
 ENTRY_POINT_GROUP = "clusterkit.frameworks"
 
 
 def framework_names() -> tuple[str, ...]:
     """Return the names of all frameworks, without loading any."""
-    return tuple(sorted({*_builtin_names(), *_entry_points()}))
+    return tuple(sorted({*builtin_names(), *_entry_points()}))
 
 
 def load_framework(name: str) -> Framework:
@@ -33,14 +33,14 @@ def load_framework(name: str) -> Framework:
     Raises:
         UserError: there is none of that name, or a third party's cannot be loaded.
     """
-    if name in _builtin_names():
+    if name in builtin_names():
         module = importlib.import_module(f"{__name__}.{name}")
         framework: Framework = module.FRAMEWORK
         return framework
     entry_point = _entry_points().get(name)
     if entry_point is None:
         ours = next(
-            (f for f in map(load_framework, _builtin_names()) if name.lower() in f.starts), None
+            (f for f in map(load_framework, builtin_names()) if name.lower() in f.starts), None
         )
         hint = f"--framework {ours.name}" if ours else choices_hint(name, framework_names())
         raise UserError(f"unknown framework {name!r}", hint=hint)
@@ -56,9 +56,10 @@ def load_framework(name: str) -> Framework:
     return loaded
 
 
-def _builtin_names() -> frozenset[str]:
-    return frozenset(
-        module.name for module in pkgutil.iter_modules(__path__) if module.name != "base"
+def builtin_names() -> tuple[str, ...]:
+    """Return the names of our own frameworks, without loading any."""
+    return tuple(
+        sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
     )
 
 
@@ -67,7 +68,7 @@ def _entry_points() -> dict[str, EntryPoint]:
 
     found: dict[str, EntryPoint] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        if entry_point.name in _builtin_names():
+        if entry_point.name in builtin_names():
             warnings.warn(
                 f"framework {entry_point.name!r} of {entry_point.value} is ignored: "
                 "clusterkit has its own of that name",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import VERBS, app
+from clusterkit.launch.frameworks import builtin_names
 from tests.helpers.command_line import typed_in
 
 
@@ -78,3 +81,35 @@ def test_what_an_interrupt_leaves_open_is_told(monkeypatch: pytest.MonkeyPatch) 
     done = CliRunner().invoke(app, ["topo"])
     assert done.exit_code == 130
     assert "job 7 may have been accepted" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "lacks", "told"),
+    [
+        ("nodes.gone", None, "clusterkit has a bug: ModuleNotFoundError: No module named"),
+        ("nodes.topo", "ric.h", "this Python has no package ric, which clusterkit needs"),
+    ],
+)
+def test_a_verb_that_cannot_be_loaded_says_why_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, lacks: str | None, told: str
+) -> None:
+    def fails(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {lacks or name!r}", name=lacks or name)
+
+    monkeypatch.setitem(VERBS, "topo", module)
+    monkeypatch.delitem(sys.modules, "clusterkit.cli.nodes.topo", raising=False)
+    monkeypatch.setattr("importlib.import_module", fails)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = typed_in(tmp_path, "topo", "--json")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {told}")
+    assert "Traceback" not in done.stderr
+    (log,) = tmp_path.glob("clusterkit-crash-*.log")
+    assert f"the traceback is in {log}; please report it" in done.stderr
+    assert (f"hint: {sys.executable} -m pip install ric; " in done.stderr) is bool(lacks)
+    assert "No module named" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_the_help_of_submit_names_all_frameworks(tmp_path: Path) -> None:
+    shown = typed_in(tmp_path, "submit", "--help").stdout
+    assert not [name for name in builtin_names() if name not in shown]
