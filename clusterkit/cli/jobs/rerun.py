@@ -59,7 +59,7 @@ def rerun(
     _check(command, context, new, job)
     own, script = _parted(command, words, cluster)
     if inside and not script:
-        script = _absolute_script(command, [*own, *new], folder)
+        script = _absolute_script(command, own, new, folder)
     if script and inside and Path(script[0]).is_absolute():
         script[0] = inside
     if arguments and not script:
@@ -187,16 +187,19 @@ def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
     return given, sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
 
 
-def _absolute_script(command: Any, words: list[str], folder: Path) -> list[str]:
-    """Return the script and its arguments where the job file names it by an absolute path.
+def _absolute_script(command: Any, own: list[str], new: list[str], folder: Path) -> list[str]:
+    """Return the script and its arguments where the job's file names it by an absolute path.
+
+    Nothing where `new` flags name another file.
 
     Raises:
         UserError: the file has errors.
     """
     from clusterkit.launch.jobfile import load_job_file
 
-    given, _ = _parsed(command, command.make_context("submit", [], resilient_parsing=True), words)
-    values = load_job_file(folder / given["job"]).values if given.get("job") else {}
+    context = command.make_context("submit", [], resilient_parsing=True)
+    then, now = (_parsed(command, context, words)[0].get("job") for words in (own, new))
+    values = load_job_file(folder / then).values if then and not now else {}
     script = str(values.get("script") or "")
     return [script, *map(str, values.get("args", ()))] if Path(script).is_absolute() else []
 
