@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
 from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
+    ends_well,
     good_after,
     left_behind,
     lines_after,
@@ -115,6 +117,7 @@ def events_of(
     events = list(handled_by_all(events))
     for _, scanned in found:
         events = _since(_last_start(events, scanned), events, scanned)
+        events = _since(_last_program(events, scanned), events, scanned)
     sizes = {scanned.file: scanned.size for _, scanned in found}
     return _without_side_steps(_of_the_last_run(events, sizes))
 
@@ -142,6 +145,27 @@ def _last_start(events: Sequence[Event], scanned: Scanned) -> int:
     return 0
 
 
+def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
+    """Return how many bytes stand before where the last program of a script that failed begins.
+
+    Each of them is started after the one before it had ended, and works for a while until then.
+    """
+    of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line and not e.handled]
+    if any(e.rank is not None or e.rule.id in REPORTS for e in of_file):
+        return 0
+    live = sorted((e.hit for e in of_file if _may_end(e)), key=lambda hit: hit.last)
+    left = [
+        after.offset
+        for one, after in pairwise(live)
+        if one.last < after.offset and raised_in(after) and left_behind(one, after.offset)
+    ]
+    return max(left, default=0)
+
+
+def _may_end(event: Event) -> bool:
+    return event.generic or event.rule.role is Role.CAUSE
+
+
 def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]:
     """Take what stands before the last run in a file for handled, and keep what was the last."""
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line]
@@ -161,7 +185,7 @@ def _of_the_last_run(events: Sequence[Event], sizes: Mapping[Path, int]) -> tupl
     ended = {
         file
         for file, hit in last.items()
-        if left_behind(hit, sizes[file]) or survived(hit, sizes[file])
+        if (left_behind(hit) and ends_well(hit, sizes[file])) or survived(hit, sizes[file])
     }
     return tuple(replace(e, handled=e.handled or e.hit.file in ended) for e in events)
 

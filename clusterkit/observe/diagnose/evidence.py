@@ -108,7 +108,7 @@ _HEADING = 200
 """Bytes before torchrun's word about the first rank within which it tells of the others."""
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
-    r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
+    r"(?i)(?:^|\]|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,48}?) *\d{1,3}%(?:\|[^|]*\|)?"
     r" +(?:0/\d+|(\d+)/\d+) \[[\d:]+<"
     r"|\b(?:epoch|eval|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)"
     r"/ *\d+(?:\]| \(\d)"
@@ -139,12 +139,15 @@ _OF_SHELL = re.compile(
 )
 _ENDED = re.compile(r"(?:Terminated|Killed|Aborted|Segmentation fault)\b|\S+: error: ")
 """What a shell says of a process that a signal ended, and argparse before it ends its own."""
+_REFUSED = ": error: "
 _WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
 _SIDE_STEP_UNTIL = 50
 _MANY = 300
 """Good lines after which what had failed among the first ones was no part of the job."""
 _LATER = 150
 """Good lines after an exception that are of a later process: the one that raised it has ended."""
+_SOON = 30
+"""Good lines before another exception that are of the program after one that never began."""
 _LAST = 10
 _DIGITS = re.compile(r"[0-9]+")
 _IN_TURN = 20
@@ -517,23 +520,26 @@ def side_step(hit: Hit) -> bool:
     return 0 < hit.line <= _SIDE_STEP_UNTIL and _many_good_after(hit)
 
 
-def _many_good_after(hit: Hit, many: int = _MANY) -> bool:
-    part = read_part(hit.file, hit.excerpts, hit.last, _HEAD).replace(b"\r", b"\n")
+def _many_good_after(hit: Hit, many: int = _MANY, until: float = math.inf) -> bool:
+    size = int(min(_HEAD, until - hit.last))
+    part = read_part(hit.file, hit.excerpts, hit.last, size).replace(b"\r", b"\n")
     lines = (read_line(raw).text for raw in part.split(b"\n")[1:])
     good = (line for line in lines if not (line.startswith("wandb: ") or _BAD.search(line)))
     return sum(1 for _ in islice(good, many)) == many
 
 
-def left_behind(hit: Hit, size: int) -> bool:
-    """Tell whether the program was started again after a process of nobody's rank had ended.
+def left_behind(hit: Hit, until: float = math.inf) -> bool:
+    """Tell whether another program was started after a process of nobody's rank had ended.
 
     Whoever raised it, refused its arguments or was killed says no more; hundreds of good lines
-    after it, up to the end of a file of `size` bytes, are of a later run.
+    after it, up to byte `until`, are of a later run, or of the next program of the script. Of one
+    that refused its arguments fewer will do: no rank of it had begun to work.
     """
-    ended = _ENDED.match(hit.text) is not None or raised_in(hit)
-    if hit.rank is not None or not ended or not _many_good_after(hit, _LATER):
+    ended = _ENDED.match(hit.text)
+    if hit.rank is not None or not (ended or raised_in(hit)):
         return False
-    return _ends_well(hit, size)
+    refused = ended is not None and ended[0].endswith(_REFUSED) and until < math.inf
+    return _many_good_after(hit, _SOON if refused else _LATER, until)
 
 
 def survived(hit: Hit, size: int) -> bool:
@@ -544,13 +550,13 @@ def survived(hit: Hit, size: int) -> bool:
     said = (hit.text, *lines_before(hit, _FRAME)) if hit.line else ()
     found = (bar for text in said for bar in _BAR.finditer(text))
     bars = {bar["bar"]: bar["of"] for bar in found if bar["done"] != bar["of"]}
-    if not bars or not _ends_well(hit, size):
+    if not bars or not ends_well(hit, size):
         return False
     after = (bar for text in _afterwards(hit, size) for bar in _BAR.finditer(text))
     return any(bars.get(bar["bar"]) == bar["of"] == bar["done"] for bar in after)
 
 
-def _ends_well(hit: Hit, size: int) -> bool:
+def ends_well(hit: Hit, size: int) -> bool:
     """Tell whether the last lines of a file of `size` bytes tell of no failure.
 
     What a program says of many things in turn, before a good last word, is none of its own.

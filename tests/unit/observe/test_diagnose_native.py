@@ -35,7 +35,10 @@ TEXTS = {
         "ImportError: libgomp-1a.so.1: cannot allocate memory in static TLS block",
         "./heat: relocation error: ./libx.so: symbol heat_v2 version X_2 not defined in file y",
     ),
-    "native-assertion": ("*** buffer overflow detected ***: terminated",),
+    "native-assertion": (
+        "*** buffer overflow detected ***: terminated",
+        "*** Error in `./x': double free or corruption (out): 0x00006ba7 ***",
+    ),
     "container-failed": ("FATAL:   the image is encrypted", "ERROR  : No user namespace, sorry"),
     "mpi-launcher-error": (
         "[mpiexec@n1] parse_hosts (ui/args.c:315): no nodes in the list",
@@ -56,6 +59,10 @@ TEXTS = {
     "mpi-not-initialized": ("*** The MPI_Send() function was called before MPI_INIT was invoked.",),
     "tensorflow-nccl": ("W executor.cc:2] Unknown: unhandled cuda error\n [[node a/NcclReduce]]",),
     "nccl-efa": ("EFA internal error: (4118) Unresponsive receiver",),
+    "ucx-error": ("[n1:4:0:9]   ucp_rkey.c:943  Fatal: no key of n2: Input/output error",),
+    "permission-denied": (
+        "HYDU_create_process (a.c:7): execvp error on file x (Permission denied)",
+    ),
 }
 CASES = [(rule, text) for rule, texts in TEXTS.items() for text in texts]
 STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(1, 400))
@@ -84,3 +91,16 @@ def test_a_family_is_known_behind_any_prefix(say: Say, rule: str, text: str, pre
 def test_what_is_only_warned_of_ends_no_job(say: Say, warning: str) -> None:
     assert say(warning + STEPS).cause is None
     assert say(STEPS + warning).cause is None
+
+
+def test_a_listing_of_what_a_library_can_say_is_no_end(say: Say) -> None:
+    listing = (
+        "_ZNSt9bad_allocD2Ev",
+        "terminate called recursively",
+        "  what():  ",
+        "terminate called after throwing an instance of '",
+        "terminate called without an active exception",
+        "(anonymous namespace)",
+    )
+    assert say("".join(f"{line}\n" for line in listing) + STEPS).cause is None
+    assert say("terminate called recursively\n").cause is not None

@@ -108,3 +108,53 @@ def test_what_is_said_of_many_things_in_turn_is_no_end(say: Say, last: str) -> N
         for n in range(400)
     )
     assert (say(f"{refused}{turns}{last}\n").cause is None) == last.startswith("Saved")
+
+
+WORKS = "".join(f"{n} of the tasks in the table were read\n" for n in range(200))
+RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "score.py", line 7, in <module>\n'
+    "    task = tasks[name]\n"
+    "KeyError: 'winograd'\n"
+)
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["score.py: error: unrecognized arguments: --tables x\n", RAISED.replace("winograd", "wino")],
+)
+def test_of_the_programs_of_a_script_the_last_that_failed_is_told(say: Say, first: str) -> None:
+    lines = (first + WORKS + RAISED).count("\n")
+    found = say(first + WORKS + RAISED)
+    assert told(found) == f"python-exception {lines}"
+    assert [note.rpartition(" with: ")[2] for note in found.notes] == [first.splitlines()[-1]]
+    some = "".join(WORKS.splitlines(keepends=True)[:40])
+    assert (told(say(first + some + RAISED)) == f"python-exception {lines - 160}") == (
+        ": error: " in first
+    )
+    at_once = say(first + RAISED)
+    assert told(at_once) != f"python-exception {(first + RAISED).count(chr(10))}"
+
+
+def test_what_a_rank_raised_before_others_is_no_end_of_an_earlier_program(say: Say) -> None:
+    report = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    late = RAISED.replace("KeyError: 'winograd'", "RuntimeError: Connection reset by peer")
+    assert told(say(RAISED + WORKS + late + report)) == "python-exception 4"
+    assert told(say(f"[rank1]: ValueError: x\n{WORKS}{late}")) == "python-exception 1"
+
+
+@pytest.mark.parametrize(
+    ("bar", "last"),
+    [
+        ("Training loss: 2.69e+00 lr: 4.09e-05", None),
+        ("Reading the shards of the lesser table", "KeyError"),
+    ],
+)
+def test_a_bar_that_tells_of_its_training_at_length_is_one_of_steps(
+    say: Say, bar: str, last: str | None
+) -> None:
+    steps = "".join(
+        f"{bar}:   1%|1   | {n}/10000 [02:24<7:15:32,  2.63s/it]\n" for n in range(1, 9)
+    )
+    found = say(RAISED + steps)
+    assert (found.cause is None) == (last is None)
