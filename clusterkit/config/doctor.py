@@ -12,18 +12,20 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.config.init import NVIDIA_SMI, Run
 from clusterkit.config.platforms import AUTO, types_with_needs
 from clusterkit.config.settings import Settings
+from clusterkit.core import shell
+from clusterkit.core.commands import TIMED_OUT
 from clusterkit.core.data import data_dir, read_program
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
-from clusterkit.core.errors import Problem
+from clusterkit.core.errors import Problem, RemoteError, UserError
 from clusterkit.core.files import parse_json
-from clusterkit.core.model import NO_PLATFORM, ClusterKind, HorovodController
+from clusterkit.core.model import NO_PLATFORM, ClusterKind, ClusterSpec, HorovodController
 from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.version import __version__
 
@@ -71,6 +73,8 @@ class Machine:
 
     settings: Settings
     run: Run
+    login: Callable[[str], Run] | None = None
+    """What gives a runner of a login node; without it, none is asked."""
     local_ports: Path = LOCAL_PORTS
     problems: tuple[Problem, ...] = ()
     """What is wrong with the configuration; `settings` are the built-in ones then."""
@@ -227,7 +231,11 @@ def slurm(machine: Machine) -> Iterator[Item]:
         spec.kind is ClusterKind.SLURM and spec.login is None
         for spec in machine.settings.clusters.values()
     )
-    tools = {name: machine.run((name, "--version")) for name in ("sbatch", "srun", "squeue")}
+    yield from _slurm(machine.run, needed=needed)
+
+
+def _slurm(run: Run, *, needed: bool) -> Iterator[Item]:
+    tools = {name: run((name, "--version")) for name in ("sbatch", "srun", "squeue")}
     missing = [name for name, answer in tools.items() if not answer.found]
     answer = tools["sbatch"]
     if missing:
@@ -243,18 +251,65 @@ def slurm(machine: Machine) -> Iterator[Item]:
     tested = found is not None and found[0] in TESTED_SLURM
     remark = "tested" if tested else f"clusterkit's tests run on {', '.join(TESTED_SLURM)}"
     yield _item("slurm", f"{answer.output.strip()} ({remark})", needed=needed)
-    ping = machine.run(("scontrol", "ping"))
+    ping = run(("scontrol", "ping"))
     up = ping.ok and " UP" in ping.output
     summary = ping.output.strip().splitlines()[0] if up else ping.complaint
     fix = "scontrol ping; check SLURM_CONF, munge (or sackd), and the controller itself"
     yield _item("slurmctld", summary, OK if up else MISSING, fix, needed=needed)
-    sacct = machine.run(("sacct", "--noheader", "--allocations", "--starttime=now"))
+    sacct = run(("sacct", "--noheader", "--allocations", "--starttime=now"))
     if sacct.ok:
         yield _item("sacct", "answers")
     elif up or sacct.complaint != ping.complaint:
         reason = sacct.complaint if sacct.found else "not on PATH"
         summary = f"{reason}; states come from squeue and from the jobs' own results"
         yield _item("sacct", summary, WARN)
+
+
+def login_nodes(machine: Machine) -> Iterator[Item]:
+    """Yield whether ssh reaches each login node, and whether it has Slurm, Python and clusterkit.
+
+    Only questions are asked there, of which none starts or wakes anything.
+    """
+    for name, spec in machine.settings.clusters.items():
+        if spec.login is None or machine.login is None:
+            continue
+        try:
+            for item in _login_node(name, spec, machine.login(spec.login)):
+                yield replace(item, summary=f"{spec.login}: {item.summary}")
+        except (RemoteError, UserError) as error:
+            why, _, fix = str(error).partition("\nhint: ")
+            yield _item("login", f"cluster {name}: {why}", FAIL, fix or None, needed=True)
+
+
+def _login_node(name: str, spec: ClusterSpec, run: Run) -> Iterator[Item]:
+    """Yield what a login node answers.
+
+    Raises:
+        RemoteError, UserError: it cannot be logged in to.
+    """
+    answer = run(("python3", "--version"))
+    if answer.code == TIMED_OUT:
+        yield _item("login", answer.complaint, FAIL, f"ssh {spec.login}", needed=True)
+        return
+    yield _item("login", f"ssh reaches it, for cluster {name}")
+    found = re.match(r"Python (\d{1,3})\.(\d{1,3})", answer.output)
+    enough = found is not None and (int(found[1]), int(found[2])) >= MIN_PYTHON
+    least = f"{MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
+    summary = answer.output.strip() if answer.ok else f"no python3 ({answer.complaint})"
+    fix = f"clusterkit nodes prepare --cluster {name} --python python{least} (or newer)"
+    yield _item("python", summary, OK if enough else WARN, fix)
+    program = f"{shell.quote_path(spec.venv)}/bin/clusterkit --version"
+    there = run(("sh", "-c", f"{program} 2>/dev/null || clusterkit --version"))
+    fix = f"clusterkit nodes prepare --cluster {name}"
+    if there.ok:
+        version = there.output.strip().removeprefix("clusterkit ")
+        same = version == __version__
+        summary = version if same else f"{version}, and {__version__} here"
+        yield _item("clusterkit", summary, OK if same else WARN, fix)
+    else:
+        summary = f"not in {spec.venv}, nor on PATH"
+        yield _item("clusterkit", summary, MISSING, fix, needed=True)
+    yield from _slurm(run, needed=True)
 
 
 def ssh(machine: Machine) -> Iterator[Item]:
@@ -365,7 +420,7 @@ def examine(machine: Machine) -> Iterator[Item]:
     """Yield every item, in the order in which a person would ask."""
     examinations: tuple[Callable[[Machine], Iterator[Item]], ...] = (
         *(configuration, python, packages, training_pythons, torch_stores, horovod_builds),
-        *(gpus, slurm, ssh, containers, fabrics, ports, run_dirs),
+        *(gpus, slurm, ssh, login_nodes, containers, fabrics, ports, run_dirs),
     )
     for examination in examinations:
         yield from examination(machine)

@@ -134,5 +134,8 @@ def test_init_and_checks_ask_the_cluster(laptop: Laptop) -> None:
     checked = laptop.clusterkit("preflight", "--nodes", "2", "--html", "page.html", "--json")
     assert json.loads(checked.stdout)["usable"] == ["n1", "n2"], checked.stderr
     assert (laptop.folder / "page.html").stat().st_size > 9000
+    told = laptop.clusterkit("doctor")
+    for item in ("ssh reaches it, for cluster", "head: slurm-wlm ", "head: Slurmctld(primary)"):
+        assert item in told.stdout, told.stdout + told.stderr
     nowhere = laptop.clusterkit("init", "--login", "nowhere", "--output", "other.yaml")
     assert "try it by hand: ssh -- nowhere true" in nowhere.stderr

@@ -15,6 +15,7 @@ from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
     from clusterkit.config.doctor import Item
+    from clusterkit.config.init import Run
     from clusterkit.config.settings import Settings
 
 _COLOURS = {"ok": "green", "warn": "yellow", "missing": "red", "fail": "red"}
@@ -28,7 +29,7 @@ def doctor(
     from clusterkit.config.init import run_command
 
     settings, problems = _settings()
-    machine = Machine(settings=settings, run=run_command, problems=problems)
+    machine = Machine(settings=settings, run=run_command, login=_asking, problems=problems)
     items = [*examine(machine)]
     findings = sum(item.finding for item in items)
     if json:
@@ -37,6 +38,15 @@ def doctor(
         _print(items, findings)
     if findings:
         raise typer.Exit(1)
+
+
+def _asking(place: str) -> Run:
+    """Return what runs a command on a login node, for so long at most as one here."""
+    from clusterkit.config.init import TIMEOUT_S
+    from clusterkit.transport.login import LoginNode
+
+    node = LoginNode(place)
+    return lambda argv: node.answer(argv, timeout_s=TIMEOUT_S)
 
 
 def _settings() -> tuple[Settings, tuple[Problem, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ from clusterkit.config.doctor import Condition, Item, Machine, examine
 from clusterkit.config.load import load_settings
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.version import __version__
 from tests.helpers.needs import require
 
 
@@ -105,6 +107,51 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
     assert items["sacct"].summary.startswith("Slurm accounting storage is disabled; ")
     down = {**answers, "scontrol ping": _ok("Slurmctld(primary) at head is DOWN\n")}
     assert _items(tmp_path, SLURM, down)["slurmctld"].finding
+
+
+LOGIN = "clusters: {a: {kind: slurm, login: me@head}}\n"
+
+
+def _asked_there(folder: Path, answers: Mapping[str, Answer] | RemoteError) -> list[Item]:
+    (folder / "clusterkit.yaml").write_text(LOGIN, encoding="utf-8")
+
+    def run(argv: Sequence[str]) -> Answer:
+        if isinstance(answers, RemoteError):
+            raise answers
+        return answers.get(argv[0], Answer(code=127, errors=f"bash: {argv[0]}: not found\n"))
+
+    settings = load_settings(cwd=folder, environ={})
+    machine = Machine(settings=settings, run=lambda _: Answer(code=127), login=lambda _: run)
+    return [*doctor.login_nodes(machine)]
+
+
+def test_a_login_node_is_asked_for_python_clusterkit_and_slurm(tmp_path: Path) -> None:
+    tool = _ok("slurm-wlm 24.11.5\n")
+    answers = {
+        "python3": _ok("Python 3.12.1\n"), "sh": _ok(f"clusterkit {__version__}\n"),
+        "sbatch": tool, "srun": tool, "squeue": tool, "sacct": _ok(""),
+        "scontrol": _ok("Slurmctld(primary) at ctl is UP\n"),
+    }  # fmt: skip
+    items = _asked_there(tmp_path, answers)
+    assert [(item.name, item.condition) for item in items] == [
+        (name, Condition.OK)
+        for name in ("login", "python", "clusterkit", "slurm", "slurmctld", "sacct")
+    ]
+    assert {item.summary.partition(": ")[0] for item in items} == {"me@head"}
+    bare = {item.name: item for item in _asked_there(tmp_path, {"python3": _ok("Python 3.6.8\n")})}
+    assert bare["python"].condition is Condition.WARN
+    assert bare["slurm"].finding
+    assert bare["clusterkit"].fix == "clusterkit nodes prepare --cluster a"
+    slow = Answer(code=124, errors="ssh: no answer in 10 s")
+    (item,) = _asked_there(tmp_path, {"python3": slow})
+    assert (item.finding, item.summary, item.fix) == (
+        True, "me@head: ssh: no answer in 10 s", "ssh me@head",
+    )  # fmt: skip
+    refused = RemoteError("Permission denied", node="me@head", hint="try it by hand: ssh me@head")
+    (item,) = _asked_there(tmp_path, refused)
+    assert item.finding
+    assert item.summary == "cluster a: me@head: Permission denied"
+    assert item.fix == "try it by hand: ssh me@head"
 
 
 def test_a_platform_that_wants_an_instance_type(tmp_path: Path) -> None:
