@@ -19,7 +19,7 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 
 from clusterkit.core.data import read_table
-from clusterkit.core.errors import Position, Problem, UserError
+from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.model import GpuRequest, LaunchPlan, ScriptKind
 from clusterkit.launch.scripts.reading import WORDS, Script, Use, problem_at, script_of
 
@@ -37,6 +37,7 @@ _HETEROGENEOUS = re.compile(
     r"#SBATCH\s(?:\s*(?:hetjob|packjob)\b|.*(?:--(?:het|pack)-group\b|\s:\s))"
 )
 """What begins a component of a heterogeneous job, or names one; `pack` in Slurm up to 19.05."""
+_BOTH_KINDS = "docs/how-to/frameworks.md, Nodes of two kinds, says how to get both"
 _HEAD = 1 << 16
 
 
@@ -79,40 +80,36 @@ def recognise(words: Sequence[str], *, module: bool, framework: str | None) -> S
     return Started(script, args, ScriptKind.PYTHON)
 
 
-def nested_launcher(plan: LaunchPlan, lines: Sequence[str]) -> Problem | None:
+def nested_launcher(text: str, plan: LaunchPlan) -> Problem | None:
     """Return which launcher a shell script calls once per rank; None where it calls none."""
     by_rank = plan.framework in WORDS["by-rank"] and plan.processes > plan.nodes
-    for number, line in enumerate(lines if by_rank else (), 1):
+    for number, line in enumerate(text.splitlines() if by_rank else (), 1):
         words = [word.strip("'\"`;&|()") for word in line.partition("#")[0].split()]
         called = next((word for word in words if word in _STARTS), None)
         if called is None:
             continue
         script = next((word for word in words if word.endswith(".py")), "the Python file")
-        framework = _STARTS[called]
-        return Problem(
-            message=f"{plan.script} calls {called}, and is started once per rank itself:\n"
-            f"  {plan.processes} of them on {plan.nodes} node{'s' * (plan.nodes > 1)}",
-            hint=f"name {script} with its arguments, and --framework {framework};\n"
-            "  or start it once per node: --framework env --set env.per-node=1",
-            position=Position(source=plan.script, line=number, text=line.strip()),
+        what = f"{plan.script} calls {called}, and is started once per rank itself"
+        hint = (
+            f"name {script} with its arguments, and --framework {_STARTS[called]};\n"
+            "  or start it once per node: --framework env --set env.per-node=1"
         )
+        times = f"{plan.processes} of them on {plan.nodes} node{'s' * (plan.nodes > 1)}"
+        return problem_at(text, plan, number, what, hint, times)
     return None
 
 
-def heterogeneous(plan: LaunchPlan, lines: Sequence[str]) -> Problem | None:
+def heterogeneous(text: str, plan: LaunchPlan) -> Problem | None:
     """Return where a script is for a heterogeneous job of Slurm; None where it is for none.
 
     sbatch reads `#SBATCH` lines above the first command alone (sbatch(1)): below it they may be
     those of a script that this one writes.
     """
-    for number, line in enumerate(takewhile(_above_commands, lines), 1):
+    for number, line in enumerate(takewhile(_above_commands, text.splitlines()), 1):
         if _HETEROGENEOUS.match(line):
-            return Problem(
-                message=f"{plan.script} is written for a heterogeneous job of Slurm:\n"
-                "  its #SBATCH lines are not read, and all nodes are of one component",
-                hint="docs/how-to/frameworks.md, Nodes of two kinds, says how to get both",
-                position=Position(source=plan.script, line=number, text=line.strip()),
-            )
+            what = f"{plan.script} is written for a heterogeneous job of Slurm"
+            otherwise = "its #SBATCH lines are not read, and all nodes are of one component"
+            return problem_at(text, plan, number, what, _BOTH_KINDS, otherwise)
     return None
 
 
@@ -120,15 +117,15 @@ def _above_commands(line: str) -> bool:
     return not line.strip() or line.startswith("#")
 
 
-def _lines_of(plan: LaunchPlan) -> list[str]:
-    """Return the first lines of the file that a job runs; none where it is not here, or no text."""
+def _start_of(plan: LaunchPlan) -> str:
+    """Return the start of the file that a job runs; nothing where it is not here, or no text."""
     if not plan.script_kind.is_file:
-        return []
+        return ""
     try:
         with Path(plan.workdir, plan.script).open(encoding="utf-8") as file:
-            return file.read(_HEAD).splitlines()
+            return file.read(_HEAD)
     except (OSError, UnicodeDecodeError):
-        return []
+        return ""
 
 
 def _module(name: str) -> str:
@@ -219,7 +216,9 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
             by_horovod = plan.framework == "horovod" and "horovod" in use.texts
             missing = [] if by_horovod else _missing(use.given, plan)
             if missing:
-                yield problem_at(script, plan, use.line, *_of_lightning(use.name, missing, plan))
+                yield problem_at(
+                    script.text, plan, use.line, *_of_lightning(use.name, missing, plan)
+                )
             return
     apart = _apart(script, plan)
     if apart is not None:
@@ -229,7 +228,7 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if trains is not None:
         line = script.text.count("\n", 0, trains.start()) + 1
         what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
-        yield problem_at(script, plan, line, what, _JOIN, _ALONE)
+        yield problem_at(script.text, plan, line, what, _JOIN, _ALONE)
 
 
 def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
@@ -238,13 +237,15 @@ def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
     for use in script.uses:
         if use.called and use.name in _SPAWNS and not knows:
             what = f"{plan.script} starts ranks itself, in each of the {plan.processes} processes"
-            return problem_at(script, plan, use.line, what, _SPAWN_ONCE, "each would train apart")
+            return problem_at(
+                script.text, plan, use.line, what, _SPAWN_ONCE, "each would train apart"
+            )
         here = any(_THIS_MACHINE.fullmatch(text) for text in use.texts)
         if plan.nodes > 1 and here and use.name in _MEETS_AT and (use.called or not knows):
             what = f"{plan.script} lets its processes meet on the machine of each"
             otherwise = f"those of the {plan.nodes} nodes would wait for others, or train apart"
             hint = _LEAVE_IT.format(framework=plan.framework)
-            return problem_at(script, plan, use.line, what, hint, otherwise)
+            return problem_at(script.text, plan, use.line, what, hint, otherwise)
     return None
 
 
@@ -299,13 +300,10 @@ _NO_RANK: Mapping[str, str] = {
 
 def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
     """Return why the script of a plan is not for the plan's framework; most often nothing."""
-    lines = _lines_of(plan)
-    found = [problem] if (problem := heterogeneous(plan, lines)) is not None else []
-    if not plan.script_kind.is_python:
-        nested = nested_launcher(plan, lines)
-        return tuple(found if nested is None else [*found, nested])
-    script = script_of(plan)
-    return (*found, *(_problems(script, plan) if script is not None else ()))
+    text, script = _start_of(plan), script_of(plan)
+    nested = None if plan.script_kind.is_python else nested_launcher(text, plan)
+    more = _problems(script, plan) if script is not None else ()
+    return tuple(filter(None, (heterogeneous(text, plan), nested, *more)))
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
@@ -348,7 +346,7 @@ def _problem(
     script: Script, plan: LaunchPlan, use: Use, what: str, otherwise: str, framework: str
 ) -> Problem:
     message = f"{plan.script} is written for {what}, and {plan.framework} is to start it"
-    return problem_at(script, plan, use.line, message, f"--framework {framework}", otherwise)
+    return problem_at(script.text, plan, use.line, message, f"--framework {framework}", otherwise)
 
 
 def gpu_use(plan: LaunchPlan) -> str | None:

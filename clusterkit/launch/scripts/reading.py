@@ -89,10 +89,10 @@ def read_path(workdir: str, name: str, *, unchanged_since: float | None = None) 
 
 
 def problem_at(
-    script: Script, plan: LaunchPlan, line: int, what: str, hint: str, otherwise: str
+    text: str, plan: LaunchPlan, line: int, what: str, hint: str, otherwise: str
 ) -> Problem:
     """Return a problem with a line of a script: what it does, and what would come of that."""
-    text = script.text.splitlines()[line - 1].strip()
+    text = text.splitlines()[line - 1].strip()
     return Problem(
         message=f"{what}:\n  {otherwise}",
         hint=hint,
