@@ -38,7 +38,8 @@ class Sleeper:
 
 def sleep_for_a_while() -> int:
     print("asleep", flush=True)
-    time.sleep(2)
+    while not Path("go").exists():
+        time.sleep(0.1)
     return 7
 
 
@@ -55,6 +56,7 @@ def interrupted(folder: Path, function: object, *, nodes: int = 1) -> tuple[int,
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "clusterkit.executors.ssh.function", str(folder)],
         env={**os.environ, **environment, "SUBMITIT_EXECUTOR": "ssh", "PYTHONPATH": here},
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,6 +68,7 @@ def interrupted(folder: Path, function: object, *, nodes: int = 1) -> tuple[int,
         assert line, output
         output += line
     process.send_signal(signal.SIGUSR2)
+    (folder / "go").touch()
     output += process.communicate(timeout=60)[0]
     return process.returncode, output
 
