@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
@@ -51,12 +51,15 @@ def visit_all(
     for _ in range(min(threads, len(visits))):
         threading.Thread(target=_work, args=(visits, waiting, ended), daemon=True).start()
     replies: dict[int, T] = {}
+    cut_at: dict[int, float] = {}
     try:
         while len(replies) < len(visits):
             found: list[_Ended[T]] = []
             with suppress(Empty):
                 found.append(ended.get(timeout=_TICK_S))
-            for index, reply in (*found, *_given_up(visits, replies)):
+                while True:  # what has come is taken first, however late this thread looks
+                    found.append(ended.get_nowait())
+            for index, reply in (*found, *_given_up(visits, replies, cut_at)):
                 if isinstance(reply, BaseException):
                     raise reply
                 if index not in replies:
@@ -80,7 +83,9 @@ def _work(visits: Sequence[Visit[T]], waiting: deque[int], ended: SimpleQueue[_E
                 ended.put((index, error))
 
 
-def _given_up(visits: Sequence[Visit[T]], replies: dict[int, T]) -> list[_Ended[T]]:
+def _given_up(
+    visits: Sequence[Visit[T]], replies: Mapping[int, T], cut_at: dict[int, float]
+) -> list[_Ended[T]]:
     """Cut the visits that are late, and return those whose thread does not come back."""
     now = time.monotonic()
     lost: list[_Ended[T]] = []
@@ -89,6 +94,6 @@ def _given_up(visits: Sequence[Visit[T]], replies: dict[int, T]) -> list[_Ended[
         if index in replies or deadline is None or now < deadline:
             continue
         visit.cut()
-        if now > deadline + _GRACE_S:
+        if now > cut_at.setdefault(index, now) + _GRACE_S:
             lost.append((index, visit.late()))
     return lost
