@@ -166,7 +166,11 @@ def mpi_command(
             *((f"--srun-arg={argument}" for argument in inputs.srun_args) if srun else ()),
             *program,
         ),
-        files={**framework_files("mpi", *files), **peers_program()},
+        files={
+            **framework_files("mpi", *files),
+            **shared_files("clusterkit_failure.py", "ranks_sitecustomize.py"),
+            **peers_program(),
+        },
         once=srun,
     )
 

@@ -38,12 +38,17 @@ if [ -n "${SLURM_JOB_ID:-}" ]; then # as srun with a task for each rank sets the
   export SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NNODES SLURM_NTASKS SLURM_NPROCS
   export SLURM_STEP_NUM_TASKS SLURM_NTASKS_PER_NODE
 fi
+if [ -n "${CK_FAILURE:-}" ] && [ -z "${CK_MPI_SHARES:-}" ]; then
+  # Its Python tells of itself, by sitecustomize.py; under srun only the first node has that.
+  CK_TOLD_AS="$$ $RANK $LOCAL_RANK" PYTHONPATH=$CK_TMP${PYTHONPATH:+:$PYTHONPATH}
+  export CK_TOLD_AS PYTHONPATH
+fi
 # Notices of the time limit are for scripts that handle them. Hydra hands down that they are blocked
 # for itself: bits 9 and 11.
 trap '' USR1 USR2
 blocked=$(sed -n 's/^SigBlk:[[:space:]]*/0x/p' /proc/self/status 2>/dev/null)
 if [ $((${blocked:-0} & 0xa00)) != 0 ]; then
-  set -- "$CK_MPI_PYTHON" -c 'import os, signal, sys
+  set -- "$CK_MPI_PYTHON" -I -c 'import os, signal, sys
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
 os.execvp(sys.argv[1], sys.argv[1:])' "$@"
 fi

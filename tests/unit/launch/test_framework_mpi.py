@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from clusterkit.launch.frameworks.base import mpirun_names
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from tests.helpers.loading import load
+from tests.unit.launch.test_framework_env import DIES, LOSES, RAISES
 
 TEMPLATES = data_dir("templates/frameworks/mpi")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
@@ -142,9 +142,8 @@ class Job:
     def start(self, rank: int, *words: str, **more: str) -> subprocess.Popen[str]:
         tmp = self.folder / f"tmp {rank}"
         tmp.mkdir()
-        for name in ("mpi_launch.py", "mpi_nodes.py", "mpi_agent.sh", "mpi_rank.sh"):
-            shutil.copy(TEMPLATES / name, tmp)
-        shutil.copy(peers.__file__, tmp / PEERS)
+        for name, text in command().files.items():
+            (tmp / name).write_text(text)
         environment = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "CK_NODES": " ".join(self.names),
@@ -209,6 +208,15 @@ def test_the_first_rank_that_fails_is_named_and_every_node_has_its_exit_code(
     assert [code for _, code in ended] == [7, 7, 7], ended
     told = json.loads((tmp_path / "failure.json").read_text())
     assert [told[name] for name in ("node", "rank", "local_rank", "exit_code")] == ["n1", 3, 1, 7]
+
+
+@pytest.mark.parametrize(("end", "exit_code"), [(RAISES, 1), (DIES, 137)], ids=["raise", "kill"])
+def test_who_loses_a_rank_of_another_node_is_not_blamed(
+    tmp_path: Path, end: str, exit_code: int
+) -> None:
+    Job(tmp_path, "1 1").run(LOSES.format(folder=str(tmp_path)) + end)
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert [told[name] for name in ("node", "rank", "exit_code")] == ["n1", 1, exit_code]
 
 
 def test_an_mpirun_that_is_killed_ends_every_node_as_a_shell_would_say(tmp_path: Path) -> None:
