@@ -257,7 +257,7 @@ class Finds:
             self._roots = [*self._roots[-7:], offset]
         elif RESTART.match(text):
             self._forget()
-        elif self._appended(text):
+        elif self._appended(text, offset):
             self._earlier = next(reversed(self._hits.values()), self._earlier)
             self._forget()
         elif (job := _ENDED.search(text)) is not None:
@@ -295,14 +295,14 @@ class Finds:
             self._sequences.clear()
             self._end = inf
 
-    def _appended(self, text: str) -> bool:
+    def _appended(self, text: str, offset: int) -> bool:
         """Tell whether another run begins, after a launcher has ended the one before."""
         if any(words in text for words in BEGINNINGS):
             return True
         start = next((words for words in STARTS if words in text), None)
         if start is None:
             return False
-        again = start in self._starts
+        again = start in self._starts or (start == _BY_HAND and offset > 0)
         self._starts.add(start)
         found = self._hits.values()
         if not again or not found:

@@ -21,7 +21,14 @@ TEXTS = {
         "RuntimeError: CUDA error: Tensor Memory not properly deallocated",
         "CUDA error: heat.cu:43 'invalid resource handle'",
     ),
-    "cuda-out-of-memory": ("GPUassert: out of memory heat.cu 44",),
+    "cuda-out-of-memory": (
+        "GPUassert: out of memory heat.cu 44",
+        "GPUassert: hipErrorOutOfMemory heat.cu 44",
+    ),
+    "code-unfit": (
+        "ImportError: cannot import name 'Plan' from 'plans' (unknown location)",
+        "Error while finding module specification for 'a.b.c' (ImportError: No module named 'a.b')",
+    ),
     "cuda-driver": (
         "RuntimeError: CUDA error: API call is not supported in the installed CUDA driver",
     ),

@@ -54,6 +54,13 @@ def test_a_first_line_that_every_process_prints_begins_none(say: Say) -> None:
     assert told(say(ranked)) == "python-exception 2"
 
 
+def test_a_run_under_nohup_begins_another_one_below_what_was_killed(say: Say) -> None:
+    log = f"{BEGINS}{STEPS}Killed\nnohup: ignoring input\n{BEGINS}{STEPS}Killed\n"
+    found = say(log)
+    assert told(found) == f"rank-killed {log.count(chr(10))}"
+    assert "steps stand after it" not in (found.cause.says if found.cause else "")
+
+
 @pytest.mark.parametrize("first", ["a b c", "warning: some of it is not known", "-" * 40])
 def test_a_first_line_that_says_little_begins_none(say: Say, first: str) -> None:
     log = f"{first}\nKeyError: 'lr'\n{first}\nRuntimeError: Connection reset by peer\n"
