@@ -244,7 +244,7 @@ def _slurm(run: Run, *, needed: bool) -> Iterator[Item]:
         yield _item("slurm", summary, MISSING, fix, needed=needed)
         return
     if not answer.ok:  # then no tool of Slurm finds its configuration, and none has more to say
-        fix = "export SLURM_CONF=/path/to/slurm.conf"
+        fix = "export SLURM_CONF=/path/to/slurm.conf" if needed else None
         yield _item("slurm", answer.complaint, FAIL if needed else WARN, fix, needed=needed)
         return
     found = re.search(r"\b\d\d\.\d\d\b", answer.output)

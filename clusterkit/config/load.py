@@ -25,7 +25,7 @@ from clusterkit.config.document import (
 from clusterkit.config.fields import MAX_HOSTS
 from clusterkit.config.schema import ClusterModel, ConfigModel, kinds_of
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
-from clusterkit.config.validate import complaint, validate
+from clusterkit.config.validate import complaint, foreign_hint, validate
 from clusterkit.core import ownership, shell
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
 from clusterkit.core.hosts import hostfile_reader
@@ -47,14 +47,6 @@ _EXCLUSIVE = {"hosts": "hostfile", "hostfile": "hosts"}
 """Keys that say the same in two ways: giving one takes back the other of a weaker layer."""
 _PATHS = ("run_dir", "templates")
 """Keys whose relative paths count from the file that they stand in."""
-_OF_LOGIN = frozenset(
-    {
-        "host", "hostname", "server", "address", "ip", "user", "username", "port", "jump_host",
-        "proxy_jump", "identity_file", "key", "ssh_key", "head", "headnode", "head_node", "ssh",
-        "login_node", "login_host", "login_user", "remote",
-    }
-)  # fmt: skip
-"""By which words of a Slurm cluster its login node is meant, be they keys of others or of none."""
 _FIELDS = frozenset(field.name for field in dataclasses.fields(ClusterSpec))
 
 
@@ -361,7 +353,7 @@ class _Loader:
             message = f"{key} does not apply to a cluster of kind {kind}"
             fitting = [other for other in ClusterModel.model_fields if kind in kinds_of(other)]
             kinds = " or ".join(kinds_of(key))
-            hint = _to_log_in(key, kind) or did_you_mean(key, fitting)
+            hint = foreign_hint(key, kind) or did_you_mean(key, fitting)
             hint = hint or f"remove it, or write `kind: {kinds}`"
             self._wrong(message, hint, f"{where}.{key}", position)
         runtime = layers.get(("container_runtime",))
@@ -407,13 +399,6 @@ class _Loader:
         return any(problem.key in keys for problem in self.problems)
 
 
-def _to_log_in(key: str, kind: object) -> str | None:
-    """Return how to write what `key` means in a cluster of this kind, if that is its login node."""
-    if key not in _OF_LOGIN or kind != ClusterKind.SLURM:
-        return None
-    return "the login node of Slurm: `login: USER@HOST`; the rest: ~/.ssh/config"
-
-
 def _meant_in(document: Document) -> Callable[[KeyPath], str | None]:
     """Return what has a hint about an unknown key of a file, where more than its letters tells."""
 
@@ -421,7 +406,7 @@ def _meant_in(document: Document) -> Callable[[KeyPath], str | None]:
         if len(path) != 3 or not isinstance(document.data, dict):
             return None
         cluster = object_of(object_of(document.data, str(path[0])), str(path[1]))
-        return _to_log_in(str(path[2]), cluster.get("kind"))
+        return foreign_hint(str(path[2]), cluster.get("kind") or cluster.get("type"), "cluster")
 
     return meant
 

@@ -65,6 +65,16 @@ def _without(data: Value, paths: set[KeyPath], here: KeyPath = ()) -> Value:
     }
 
 
+def foreign_hint(key: str, *places: object) -> str | None:
+    """Return what to write instead of a key that others have there; None where none is known.
+
+    Places are those of `foreign_keys.tsv`: a kind of cluster, `cluster` for any, or `job`.
+    """
+    rows = read_table(__file__, "foreign_keys.tsv")
+    known = (row["hint"] for row in rows if row["in"] in places and key in row["theirs"].split())
+    return next(known, None)
+
+
 def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
     """Return the message and the hint for one of pydantic's errors about the value `name`."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from clusterkit.config import fields, sources
 from clusterkit.config.document import Document, in_order, parse_document, read_own_text
-from clusterkit.config.validate import validate
+from clusterkit.config.validate import foreign_hint, validate
 from clusterkit.core import shell
 from clusterkit.core.errors import Position, Problem, UserError
 from clusterkit.launch.option_rows import Row
@@ -79,7 +79,12 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> GivenJob:
 
 def _read(document: Document) -> tuple[Mapping[str, Any], tuple[Problem, ...]]:
     """Return the values that a document gives, and what is wrong with it."""
-    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+    model, problems = validate(
+        document,
+        JobFile,
+        {1: JobFile.model_fields},
+        meant=lambda path: foreign_hint(str(path[-1]), "job") if len(path) == 1 else None,
+    )
     given = {key: getattr(model, key) for key in JobFile.model_fields}
     return {key: value for key, value in given.items() if value is not None}, problems
 

@@ -102,3 +102,12 @@ def test_how_others_name_a_login_node_leads_to_login(tmp_path: Path) -> None:
     to_login = "the login node of Slurm: `login: USER@HOST`; the rest: ~/.ssh/config"
     assert hints("slurm") == ["remove it, or write `kind: ssh`", to_login, to_login]
     assert hints("ssh") == ["did you mean 'hosts'?"]
+    # Most words of others lead to a key by the table; none to one that there is not.
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {a: {type: slurm, gpus: 8}}\n")
+    with pytest.raises(UserError) as caught:
+        load_settings(cwd=tmp_path, environ={})
+    told = [str(problem.hint).partition(":")[0] for problem in caught.value.problems]
+    assert {"`kind", "`gpus_per_node"} < {*told}
+    (tmp_path / "job.yaml").write_text("gpus: 8\n")
+    with pytest.raises(UserError, match=r"hint: `gpus-per-node: N`, the slots of each node"):
+        load_job_file(tmp_path / "job.yaml", cwd=tmp_path)
