@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import ClusterkitError
-from clusterkit.core.model import JobState
+from clusterkit.core.model import JobState, RequeueOn
 from clusterkit.core.text import in_line
+from clusterkit.executors.run import node_results
 from clusterkit.jobs.document import batch_output, failure_of
 from clusterkit.jobs.state.load import Job
 
@@ -134,6 +135,20 @@ def last_words(job: Job) -> list[str]:
     ]
 
 
+def not_again(job: Job) -> list[str]:
+    """Return why a job whose script failed was not requeued, where its user may wait for that."""
+    submission = job.submission
+    only_hardware = submission.requeue and submission.requeue_on is RequeueOn.HARDWARE
+    if job.status.state is not JobState.FAILED or not only_hardware or submission.restarts:
+        return []
+    failure = failure_of(job)
+    if failure is None or failure.lost is not None or failure.unfit or failure.fault:
+        return []
+    left = submission.most_attempts - 1 - node_results.latest_attempt(job.run)
+    flags = f"--requeue {submission.requeue} --requeue-on failure"
+    return [f"not requeued: the script failed; for that: {flags}"] if left > 0 else []
+
+
 def rows(line: str, most: int) -> Iterator[str]:
     """Yield a line of a log as it fits the terminal, marked where it continues after `most`."""
     width = shutil.get_terminal_size().columns - len(_MARGIN)
@@ -177,7 +192,7 @@ def why_failed(job: Job) -> list[str]:
 
     Of one that did, what makes that doubtful.
     """
-    lines = last_words(job)
+    lines = [*last_words(job), *not_again(job)]
     if job.status.state is JobState.SUCCEEDED:
         from clusterkit.cli.jobs.trained_alone import trained_alone
 

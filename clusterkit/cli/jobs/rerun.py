@@ -67,6 +67,7 @@ def rerun(
             f"the script of {job} and its arguments stand in its job file",
             hint="change `args` there, or submit with the script on the command line",
         )
+    own = _without_repeated(command, own, new)
     argv = [*own, *new, *(["--", *script, *arguments] if script else ())]
     os.chdir(folder)
     console.note(f"in {folder}: {shlex.join(['clusterkit', *config, 'submit', *argv])}")
@@ -185,6 +186,12 @@ def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
     given, left, _ = command.make_parser(context).parse_args(list(words))
     taken = [given.get(p.name) for p in command.params if p.param_type_name == "argument"]
     return given, sum(1 if isinstance(one, str) else len(one or ()) for one in taken) + len(left)
+
+
+def _without_repeated(command: Any, own: list[str], new: list[str]) -> list[str]:
+    """Return the flags of then without those that take no value and are given anew."""
+    lone = {word for one in command.params if getattr(one, "is_flag", False) for word in one.opts}
+    return [word for word in own if word not in lone or word not in new]
 
 
 def _absolute_script(command: Any, own: list[str], new: list[str], folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from clusterkit.cli.diagnose.report import last_words
+from clusterkit.cli.diagnose.report import last_words, not_again
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
@@ -259,7 +259,7 @@ def _describe(job: Job) -> None:
     from clusterkit.cli.jobs.trained_alone import trained_alone
 
     network = network_of(job.run)
-    console.say(*last_words(job), *trained_alone(job))
+    console.say(*last_words(job), *not_again(job), *trained_alone(job))
     if network is not None and network.warning:
         console.say(f"warning: {network.warning}")
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import typer
 
+from clusterkit.cli.diagnose.report import not_again
 from clusterkit.cli.jobs.status import _attempts, _size, _times, endings
 from clusterkit.cli.jobs.wait import cancel, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
 from clusterkit.executors import SchedulerState
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results, read_attempts
@@ -791,6 +792,23 @@ def test_how_long_a_job_waited_is_told_of_its_first_attempt_and_of_a_queue_since
     waits = dataclasses.replace(job, status=JobStatus(state=JobState.REQUEUED))
     (line,) = _times(waits, read_attempts(run))
     assert float(line.split()[2]) < 60, "since its last attempt"
+
+
+def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Path) -> None:
+    run = make_run(tmp_path, requeue=2)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    failed = Job(run=run, submission=submission, status=JobStatus(state=JobState.FAILED))
+    node_results.write_result(run, node(0, 1), attempt=0, n_nodes=1)
+    (line,) = not_again(failed)
+    assert line.endswith("--requeue 2 --requeue-on failure")
+    assert len(line) <= 80
+    for other in ({"requeue": 0}, {"requeue_on": RequeueOn.FAILURE}, {"restarts": 1}):
+        without = dataclasses.replace(submission, **other)
+        assert not not_again(dataclasses.replace(failed, submission=without))
+    broken = dataclasses.replace(node(0, 1), fault="GPU011")
+    node_results.write_result(run, broken, attempt=1, n_nodes=1)
+    assert not not_again(failed)
 
 
 def test_what_a_node_says_of_itself_stays_in_its_line() -> None:

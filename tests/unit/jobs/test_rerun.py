@@ -122,9 +122,12 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     first = ("--cluster", "local", "--preflight", "off", "--wait", "say.sh", "a", "b  c")
     assert typed_in(code, "submit", "--name", "one", *first, **home).returncode == 0
     git(code, "commit", "-q", "--allow-empty", "-m", "second")
-    again = typed_in(tmp_path, "rerun", "latest", "--nodes", "2", "--", "--lr", "1", **home)
+    again = typed_in(
+        tmp_path, "rerun", "latest", "--wait", "--nodes", "2", "--", "--lr", "1", **home
+    )
     assert again.returncode == 0
     assert "--nodes 2 -- say.sh a 'b  c' --lr 1" in again.stderr
+    assert again.stderr.count("--wait") == 1
     assert "code: " in again.stderr
     said = typed_in(tmp_path, "logs", "latest", "--node", "0", **home).stdout
     assert said == "a b  c --lr 1 on node-0 node-1\n"
