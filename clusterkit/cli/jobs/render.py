@@ -44,10 +44,17 @@ def render(
 
     sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.launch.render import check_kinds
+    from clusterkit.launch.render import KINDS, check_kinds
     from clusterkit.launch.render import render as render_files
 
     kinds = check_kinds(only or ())
+    kind = options.get("script")
+    if kind in KINDS and not Path(kind).exists():
+        raise UserError(
+            f"{kind} is a kind of file, not a script",
+            hint=f"clusterkit render --only {kind} {' '.join(options.get('args') or ('SCRIPT',))}",
+            key="script",
+        )
     request = request_of(options, verb="render")
     sweep = request.sweep()
     if sweep is not None:

@@ -58,7 +58,7 @@ def model_named(text: str) -> ModelShape:
     if name is None:
         raise UserError(
             f"no model of the name {text!r} is known",
-            hint=f"{_like(text)}; or give its config.json, or its size: --params 7B",
+            hint=f"{_like(text)}\n  or give its config.json, or its size: --params 7B",
         )
     return shape_of(presets[name], name=name, source=f"the preset {name}")
 

@@ -38,6 +38,7 @@ _HETEROGENEOUS = re.compile(
 )
 """What begins a component of a heterogeneous job, or names one; `pack` in Slurm up to 19.05."""
 _BOTH_KINDS = "docs/how-to/frameworks.md, Nodes of two kinds, says how to get both"
+_AS_FLAGS = "ask for the same with --nodes, --time, ..., or --set sbatch.KEY=VALUE"
 _HEAD = 1 << 16
 
 
@@ -68,6 +69,9 @@ def recognise(words: Sequence[str], *, module: bool, framework: str | None) -> S
     if name in _STARTS and not (is_file and framework == "mpi"):
         raise _launcher(name, args)
     if is_file:
+        if path.suffix in {".yaml", ".yml"}:
+            hint = f"--job {script}, if it describes a job"
+            raise UserError(f"{script} is YAML, not a script", hint=hint, key="script")
         return Started(script, args, _kind_of(path))
     if _PYTHON.fullmatch(script):
         rest = args[1:] if args[:1] == ("-u",) else args
@@ -99,18 +103,23 @@ def nested_launcher(text: str, plan: LaunchPlan) -> Problem | None:
     return None
 
 
-def heterogeneous(text: str, plan: LaunchPlan) -> Problem | None:
-    """Return where a script is for a heterogeneous job of Slurm; None where it is for none.
+def written_for_sbatch(text: str, plan: LaunchPlan) -> Problem | None:
+    """Return where a script asks sbatch for something; None where it does not.
 
     sbatch reads `#SBATCH` lines above the first command alone (sbatch(1)): below it they may be
-    those of a script that this one writes.
+    those of a script that this one writes. Lines of a heterogeneous job go before others.
     """
-    for number, line in enumerate(takewhile(_above_commands, text.splitlines()), 1):
+    lines = enumerate(takewhile(_above_commands, text.splitlines()), 1)
+    asks = [(number, line) for number, line in lines if line.startswith("#SBATCH")]
+    if not asks:
+        return None
+    for number, line in asks:
         if _HETEROGENEOUS.match(line):
             what = f"{plan.script} is written for a heterogeneous job of Slurm"
             otherwise = "its #SBATCH lines are not read, and all nodes are of one component"
             return problem_at(text, plan, number, what, _BOTH_KINDS, otherwise)
-    return None
+    what = f"{plan.script} is written for sbatch"
+    return problem_at(text, plan, asks[0][0], what, _AS_FLAGS, "its #SBATCH lines are not read")
 
 
 def _above_commands(line: str) -> bool:
@@ -303,7 +312,7 @@ def script_warnings(plan: LaunchPlan) -> tuple[Problem, ...]:
     text, script = _start_of(plan), script_of(plan)
     nested = None if plan.script_kind.is_python else nested_launcher(text, plan)
     more = _problems(script, plan) if script is not None else ()
-    return tuple(filter(None, (heterogeneous(text, plan), nested, *more)))
+    return tuple(filter(None, (written_for_sbatch(text, plan), nested, *more)))
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:

@@ -184,9 +184,11 @@ def test_names_are_known_as_a_hub_writes_them(asked: str, name: str) -> None:
 
 
 def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> None:
-    with pytest.raises(UserError, match=r"did you mean 'llama-3-8b'.*config\.json.*--params 7B"):
+    with pytest.raises(
+        UserError, match=r"(?s)did you mean 'llama-3-8b'.*config\.json.*--params 7B"
+    ):
         model_named("lama-3-8b")
-    with pytest.raises(UserError, match=r"which size\? llama-3-8b, llama-3-70b; or"):
+    with pytest.raises(UserError, match=r"which size\? llama-3-8b, llama-3-70b\n  or"):
         model_named("llama3")
     with pytest.raises(UserError, match=r"known are sizes of bert, .*mixtral"):
         model_named("zzz")

@@ -46,7 +46,7 @@ def refused(*words: str, **values: Any) -> UserError:
         ({"gpus_per_node": (0,)}, ("at least 1 slot",)),
         ({"gpus_per_node": (4, 4, 4)}, ("3 nodes", "has 2")),
         ({"gpus_per_node": (8, 4)}, ("torchrun needs the same", "8,4", "horovod")),
-        ({"processes": 9}, ("9 processes", "8 slots")),
+        ({"processes": 9}, ("9 processes", "are 8 (4,4)")),
         ({"processes": 7}, ("torchrun fills every slot",)),
         ({"processes": 4}, ("torchrun fills every slot",)),
         ({"env": {"CK_NODE_RANK": "5"}}, ("CK_NODE_RANK cannot be set",)),

@@ -117,6 +117,7 @@ def test_mpi_starts_a_program_that_is_called_as_a_launcher(folder: Path) -> None
     [
         ("run.sh", SHELL.replace("\n", "\r\n"), "line ends of Windows"),
         ("train", "\x7fELF\x02", "chmod +x train"),
+        ("job.yaml", "script: train.py\n", "--job job.yaml"),
         ("train", "#!/usr/bin/env julia\n", "is for julia, and may not be executed"),
     ],
 )
@@ -170,6 +171,13 @@ def test_components_of_slurm_in_a_script_are_warned_of(
         framework="env",
     )
     (folder / name).write_text(f"#!/bin/sh\n\n#SBATCH --nodes=2\n{line}\n")
-    told = [str(problem) for problem in script_warnings(plan)]
-    assert len(told) == is_told
-    assert not is_told or f"{name}:4" in told[0]
+    (told,) = (str(problem) for problem in script_warnings(plan))
+    assert "#SBATCH lines are not read" in told
+    assert ("for a heterogeneous job of Slurm" in told) == is_told
+    assert f"{name}:{4 if is_told else 3}" in told
+
+
+def test_lines_for_sbatch_below_a_command_are_another_scripts(folder: Path) -> None:
+    plan = make_plan(make_cluster(folder), workdir=str(folder), script="run.sh", framework="env")
+    (folder / "run.sh").write_text("#!/bin/sh\ncat >job.sh <<END\n#SBATCH --nodes=2\nEND\n")
+    assert not script_warnings(dataclasses.replace(plan, script_kind=ScriptKind.SHELL))
