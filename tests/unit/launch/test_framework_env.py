@@ -170,7 +170,7 @@ raise ValueError("the loss is NaN")
 """Python ends late, and closes the sockets before."""
 DIES = """
 launcher = str(os.getppid())
-subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {launcher}"])
+subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {launcher}"])
 os.kill(int(launcher), 19)
 os.kill(os.getpid(), 9)
 """
