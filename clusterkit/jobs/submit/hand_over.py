@@ -17,7 +17,13 @@ from clusterkit.core import files
 from clusterkit.core.commands import run_command
 from clusterkit.core.data import read_program
 from clusterkit.core.errors import UserError, did_you_mean
-from clusterkit.core.model import ClusterSpec, LaunchPlan, RenderedFile, ScriptKind
+from clusterkit.core.model import (
+    ClusterSpec,
+    ContainerRuntime,
+    LaunchPlan,
+    RenderedFile,
+    ScriptKind,
+)
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
 from clusterkit.executors.base import Show, scrubbed_environment, untold
@@ -214,6 +220,44 @@ def _require_module(name: str, workdir: Path) -> None:
         or f"looked for {path.relative_to(workdir)}.py, and for a __main__.py in that package",
         key="script",
     )
+
+
+_ENGINES = {
+    ContainerRuntime.DOCKER: ("docker",),
+    ContainerRuntime.COMPOSE: ("docker",),
+    ContainerRuntime.APPTAINER: ("apptainer", "singularity"),
+    ContainerRuntime.ENROOT: ("enroot",),
+}
+"""What starts an image on a machine; pyxis is a part of srun."""
+
+
+def require_engine(plan: LaunchPlan) -> None:
+    """Refuse a job of this machine in a container for which there is no engine, or none answers.
+
+    Nothing is said where modules and setup lines may put one on PATH.
+
+    Raises:
+        UserError: there is none on PATH, or the daemon of Docker cannot be reached.
+    """
+    cluster = plan.cluster
+    engines = _ENGINES.get(plan.container.runtime, ()) if plan.container is not None else ()
+    if not engines or not cluster.kind.shares_machine or cluster.modules or cluster.setup:
+        return
+    path = {**os.environ, **plan.env}.get("PATH")
+    found = next(filter(None, (shutil.which(engine, path=path) for engine in engines)), None)
+    if found is None:
+        raise UserError(
+            f"there is no {engines[0]} on this machine to run the image with",
+            hint="`clusterkit doctor` says which there are: --container NAME",
+        )
+    if engines[0] != "docker":
+        return
+    answer = run_command([found, "version", "--format={{.Server.Version}}"], timeout_s=_TIMEOUT_S)
+    if not answer.ok and "daemon" in answer.complaint:
+        raise UserError(
+            f"docker: {answer.complaint}",
+            hint="try `docker info`; start it: sudo systemctl start docker",
+        )
 
 
 _TIMEOUT_S = 20

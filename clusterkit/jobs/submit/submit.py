@@ -23,6 +23,7 @@ from clusterkit.jobs.submit import provenance
 from clusterkit.jobs.submit.hand_over import (
     conditions_of,
     hand_over,
+    require_engine,
     require_package,
     require_runnable,
 )
@@ -126,6 +127,7 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
         UserError, RemoteError: as `pass_gate`, or it asks for more than there is.
     """
     require_package(prepared.plan)
+    require_engine(prepared.plan)
     passed = pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
     if passed.checks_limits:
         boots = executor_for(passed.plan.cluster.kind).check_limits(passed.plan)

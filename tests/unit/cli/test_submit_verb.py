@@ -448,6 +448,25 @@ def test_only_a_python_that_can_be_known_is_looked_into(desk: Path) -> None:
     require_package(plan(python=python, env={"PYTHONPATH": str(package.parent)}))
 
 
+def test_a_container_engine_that_is_missing_or_silent_is_refused_beforehand(desk: Path) -> None:
+    image = ("--image", "x", "train.py")
+    tools = bare_python(desk).parent
+    for engine in ("apptainer", "docker"):
+        done = run(
+            desk, "submit", "--cluster", "local", "--container", engine, *image, PATH=str(tools)
+        )
+        assert done.returncode == 2
+        assert f"there is no {engine} on this machine to run the image with" in done.stderr
+    docker = tools / "docker"
+    docker.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon at x' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    done = run(
+        desk, "submit", "--cluster", "local", "--container", "docker", *image, PATH=str(tools)
+    )
+    assert "error: docker: Cannot connect to the Docker daemon" in done.stderr
+    assert not list(desk.glob("runs/*"))
+
+
 def test_a_run_folder_that_cannot_be_written(desk: Path) -> None:
     (desk / "clusterkit.yaml").write_text("clusters: {local: {run_dir: /proc/nothing}}\n")
     done = run(desk, "submit", *TORCHRUN, "--cluster", "local", "train.py")
