@@ -402,6 +402,7 @@ def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[Render
             plan,
             **_of_compose(plan),
             host=host,
+            placeholders=not plan.node_names,
             file_name=f"compose-{host}.yaml",
             summary=summary(plan),
             image=container.image,

@@ -47,6 +47,13 @@ def test_compose_files_of_hosts_are_as_reviewed() -> None:
     assert service["environment"]["WANDB_API_KEY"] is None
 
 
+def test_hosts_that_no_cluster_names_are_placeholders_and_called_so() -> None:
+    for where, names_none in ((LOCAL, True), (RACK, False)):
+        files = render(make_plan(job(**COMPOSE), where, workdir=WORKDIR), only=("compose",))
+        (first, *_) = [file.text for file in files if file.name.endswith(".yaml")]
+        assert ("names no hosts: by hand, write yours into CK_NODES" in first) is names_none
+
+
 def test_shell_texts_of_containers_are_clean(tmp_path: Path) -> None:
     node = next(file for file in render(plan_of_compose()) if file.name == "compose-node.sh")
     (tmp_path / node.name).write_text(node.text)
