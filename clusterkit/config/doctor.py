@@ -59,6 +59,8 @@ class Item:
     """What to type."""
     needed: bool = False
     """Whether clusterkit, or a cluster of the configuration, cannot do without it."""
+    node: str | None = None
+    """The login node that was asked; None of this machine."""
 
     @property
     def finding(self) -> bool:
@@ -234,17 +236,21 @@ def slurm(machine: Machine) -> Iterator[Item]:
     yield from _slurm(machine.run, needed=needed)
 
 
-def _slurm(run: Run, *, needed: bool) -> Iterator[Item]:
+def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item]:
     tools = {name: run((name, "--version")) for name in ("sbatch", "srun", "squeue")}
     missing = [name for name, answer in tools.items() if not answer.found]
     answer = tools["sbatch"]
     if missing:
         summary = f"{', '.join(missing)} not on PATH"
         fix = "run on a login node, or: module load slurm" if needed else None
+        if login is not None:
+            fix = f"ssh {login} command -v sbatch (put Slurm on PATH there without a terminal)"
         yield _item("slurm", summary, MISSING, fix, needed=needed)
         return
     if not answer.ok:  # then no tool of Slurm finds its configuration, and none has more to say
         fix = "export SLURM_CONF=/path/to/slurm.conf" if needed else None
+        if login is not None:
+            fix = f"ssh {login} sbatch --version (it has to find its slurm.conf there)"
         yield _item("slurm", answer.complaint, FAIL if needed else WARN, fix, needed=needed)
         return
     found = re.search(r"\b\d\d\.\d\d\b", answer.output)
@@ -275,7 +281,7 @@ def login_nodes(machine: Machine) -> Iterator[Item]:
             continue
         try:
             for item in _login_node(name, spec, machine.login(spec.login)):
-                yield replace(item, summary=f"{spec.login}: {item.summary}")
+                yield replace(item, node=spec.login)
         except (RemoteError, UserError) as error:
             why, _, fix = str(error).partition("\nhint: ")
             yield _item("login", f"cluster {name}: {why}", FAIL, fix or None, needed=True)
@@ -296,7 +302,7 @@ def _login_node(name: str, spec: ClusterSpec, run: Run) -> Iterator[Item]:
     enough = found is not None and (int(found[1]), int(found[2])) >= MIN_PYTHON
     least = f"{MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
     summary = answer.output.strip() if answer.ok else f"no python3 ({answer.complaint})"
-    fix = f"clusterkit nodes prepare --cluster {name} --python python{least} (or newer)"
+    fix = f"clusterkit nodes prepare --cluster {name} --python python{least}"
     yield _item("python", summary, OK if enough else WARN, fix)
     program = f"{shell.quote_path(spec.venv)}/bin/clusterkit --version"
     there = run(("sh", "-c", f"{program} 2>/dev/null || clusterkit --version"))
@@ -309,7 +315,7 @@ def _login_node(name: str, spec: ClusterSpec, run: Run) -> Iterator[Item]:
     else:
         summary = f"not in {spec.venv}, nor on PATH"
         yield _item("clusterkit", summary, MISSING, fix, needed=True)
-    yield from _slurm(run, needed=True)
+    yield from _slurm(run, needed=True, login=spec.login)
 
 
 def ssh(machine: Machine) -> Iterator[Item]:

@@ -97,7 +97,7 @@ def _fitted(line: str, width: int, before: int) -> str:
     start, colon, last = whole.rpartition(": ")
     if colon and (len(last) <= width - indent or _COMMAND.match(last)):
         whole = f"{start}{colon}{last.replace(' ', _NO_BREAK)}"
-    rows = wrapped(" " * before + whole, rest=" " * indent, width=width)
+    rows = wrapped(whole, " " * before, " " * indent, width=width)
     return "\n".join(rows)[before:].replace(_NO_BREAK, " ")
 
 

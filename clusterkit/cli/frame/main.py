@@ -378,17 +378,19 @@ def _report_bug(error: Exception) -> None:
         where = f"the traceback is in {log.name}; please report it, or run again with --debug"
     except OSError:  # nowhere to write to
         where = "please report it with what --debug shows"
-    missing = _missing_package(error)
+    missing = _missing_module(error)
     if missing is not None:
-        message = f"this Python has no package {missing}, which clusterkit needs"
-        console.error(f"{message}\nhint: {sys.executable} -m pip install {missing}; {where}")
+        message = f"this Python has no module {missing}, which clusterkit needs"
+        console.error(
+            f"{message}\nhint: install clusterkit anew, docs/tutorial/install.md; {where}"
+        )
     else:
         console.error(f"clusterkit has a bug: {type(error).__name__}: {error}\nhint: {where}")
 
 
-def _missing_package(error: Exception) -> str | None:
-    """Return the package of others that an import did not find; None where that was not it."""
+def _missing_module(error: Exception) -> str | None:
+    """Return the module of others that an import did not find; None where that was not it."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
-    package = error.name.partition(".")[0]
-    return None if importlib.util.find_spec(package) else package
+    top = error.name.partition(".")[0]
+    return None if importlib.util.find_spec(top) else top

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,9 +51,10 @@ def render(
     kinds = check_kinds(only or ())
     kind = options.get("script")
     if kind in KINDS and not Path(kind).exists():
+        rest = shlex.join(options.get("args") or ("SCRIPT",))
         raise UserError(
             f"{kind} is a kind of file, not a script",
-            hint=f"clusterkit render --only {kind} {' '.join(options.get('args') or ('SCRIPT',))}",
+            hint=f"clusterkit render --only {kind} {rest}",
             key="script",
         )
     request = request_of(options, verb="render")

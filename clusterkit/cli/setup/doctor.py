@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.core.commands import MISSING, Answer
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.text import wrapped
 
@@ -46,7 +48,12 @@ def _asking(place: str) -> Run:
     from clusterkit.transport.login import LoginNode
 
     node = LoginNode(place)
-    return lambda argv: node.answer(argv, timeout_s=TIMEOUT_S)
+
+    def asked(argv: Sequence[str]) -> Answer:
+        answer = node.answer(argv, timeout_s=TIMEOUT_S)
+        return replace(answer, ran=answer.code != MISSING)  # its shell says so, not the system
+
+    return asked
 
 
 def _settings() -> tuple[Settings, tuple[Problem, ...]]:
@@ -72,7 +79,8 @@ def _print(items: list[Item], findings: int) -> None:
 def _lines(item: Item, width: int) -> Iterator[str]:
     condition = console.coloured(f"{item.condition:<7}", _COLOURS[item.condition])
     start, indent = f"{item.name:<{width}}  ", " " * (7 + 2 + width + 2)
-    first, *more = wrapped(item.summary, width=80 - len(indent)) or [""]
+    summary = item.summary if item.node is None else f"{item.node}: {item.summary}"
+    first, *more = wrapped(summary, width=80 - len(indent)) or [""]
     yield f"{condition}  {start}{first}"
     yield from (indent + line for line in more)
     if item.fix is not None:  # never wrapped: it is there to be copied

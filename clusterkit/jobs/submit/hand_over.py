@@ -243,7 +243,8 @@ def require_engine(plan: LaunchPlan) -> None:
     engines = _ENGINES.get(plan.container.runtime, ()) if plan.container is not None else ()
     if not engines or not cluster.kind.shares_machine or cluster.modules or cluster.setup:
         return
-    path = {**os.environ, **plan.env}.get("PATH")
+    variables = {**os.environ, **plan.env, "LC_ALL": "C"}
+    path = variables.get("PATH")
     found = next(filter(None, (shutil.which(engine, path=path) for engine in engines)), None)
     if found is None:
         raise UserError(
@@ -252,11 +253,15 @@ def require_engine(plan: LaunchPlan) -> None:
         )
     if engines[0] != "docker":
         return
-    answer = run_command([found, "version", "--format={{.Server.Version}}"], timeout_s=_TIMEOUT_S)
+    command = (found, "version", "--format={{.Server.Version}}")
+    answer = run_command(command, environment=variables, timeout_s=_TIMEOUT_S)
     if not answer.ok and "daemon" in answer.complaint:
+        barred = "permission denied" in answer.complaint.lower()
         raise UserError(
             f"docker: {answer.complaint}",
-            hint="try `docker info`; start it: sudo systemctl start docker",
+            hint="sudo usermod -aG docker $USER, and log in anew; or rootless Docker; or apptainer"
+            if barred
+            else "sudo systemctl start docker; or set DOCKER_HOST where it listens elsewhere",
         )
 
 

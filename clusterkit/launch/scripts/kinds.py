@@ -69,10 +69,11 @@ def recognise(words: Sequence[str], *, module: bool, framework: str | None) -> S
     if name in _STARTS and not (is_file and framework == "mpi"):
         raise _launcher(name, args)
     if is_file:
-        if path.suffix in {".yaml", ".yml"}:
+        kind = _kind_of(path)
+        if kind is ScriptKind.PYTHON and path.suffix in {".yaml", ".yml"}:
             hint = f"--job {script}, if it describes a job"
             raise UserError(f"{script} is YAML, not a script", hint=hint, key="script")
-        return Started(script, args, _kind_of(path))
+        return Started(script, args, kind)
     if _PYTHON.fullmatch(script):
         rest = args[1:] if args[:1] == ("-u",) else args
         if rest[:1] == ("-m",) and len(rest) > 1:

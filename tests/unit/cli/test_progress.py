@@ -76,6 +76,7 @@ from clusterkit.cli.frame import console
 console.error("the connection to the login node broke in the middle of what it had to tell\\n"
     "  --> a line that quotes what stands in a file may be as long as that file has made it\\n"
     "hint: jobs there go on; to take up the output again: clusterkit logs latest --follow")
+console.error("/shared/" + "project/" * 9 + "submission.json: is not one of ours")
 console.say("done")
 """
 
@@ -85,9 +86,11 @@ def test_on_a_terminal_sentences_keep_to_the_columns_and_commands_to_a_line() ->
     assert lines[0].endswith(
         "the connection to the login node broke in the middle of what it had to"
     )
-    assert lines[1:] == [
+    assert lines[1:5] == [
         "       tell",
         "  --> a line that quotes what stands in a file may be as long as that file has made it",
         "hint: jobs there go on; to take up the output again:",
         "      clusterkit logs latest --follow",
     ]
+    assert lines[5].endswith(f"/shared/{'project/' * 9}submission.json:")
+    assert lines[6:] == ["       is not one of ours"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -15,10 +16,17 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
-from clusterkit.jobs.submit.hand_over import require_package
+from clusterkit.core.model import (
+    ClusterKind,
+    ClusterSpec,
+    ContainerPlan,
+    ContainerRuntime,
+    LaunchPlan,
+)
+from clusterkit.jobs.submit.hand_over import require_engine, require_package
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
+from tests.helpers import plans
 from tests.helpers.command_line import typed_in
 
 CONFIG = """\
@@ -464,6 +472,20 @@ def test_a_container_engine_that_is_missing_or_silent_is_refused_beforehand(desk
         desk, "submit", "--cluster", "local", "--container", "docker", *image, PATH=str(tools)
     )
     assert "error: docker: Cannot connect to the Docker daemon" in done.stderr
+    assert "hint: sudo systemctl start docker" in done.stderr
+    docker.write_text(
+        "#!/bin/sh\n[ $DOCKER_HOST ] && exit\n"
+        "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1\n"
+    )
+    plan = plans.make_plan(
+        plans.make_cluster(desk),
+        container=ContainerPlan(image="x", runtime=ContainerRuntime.DOCKER),
+        env={"PATH": str(tools)},
+    )
+    with pytest.raises(UserError, match="sudo usermod -aG docker"):
+        require_engine(plan)
+    # The job's variables are there where docker starts.
+    require_engine(dataclasses.replace(plan, env={**plan.env, "DOCKER_HOST": "unix:///run/x"}))
     assert not list(desk.glob("runs/*"))
 
 

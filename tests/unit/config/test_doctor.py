@@ -118,7 +118,8 @@ def _asked_there(folder: Path, answers: Mapping[str, Answer] | RemoteError) -> l
     def run(argv: Sequence[str]) -> Answer:
         if isinstance(answers, RemoteError):
             raise answers
-        return answers.get(argv[0], Answer(code=127, errors=f"bash: {argv[0]}: not found\n"))
+        missing = Answer(code=127, errors=f"bash: {argv[0]}: not found\n", ran=False)
+        return answers.get(argv[0], missing)
 
     settings = load_settings(cwd=folder, environ={})
     machine = Machine(settings=settings, run=lambda _: Answer(code=127), login=lambda _: run)
@@ -137,15 +138,17 @@ def test_a_login_node_is_asked_for_python_clusterkit_and_slurm(tmp_path: Path) -
         (name, Condition.OK)
         for name in ("login", "python", "clusterkit", "slurm", "slurmctld", "sacct")
     ]
-    assert {item.summary.partition(": ")[0] for item in items} == {"me@head"}
+    assert {item.node for item in items} == {"me@head"}
     bare = {item.name: item for item in _asked_there(tmp_path, {"python3": _ok("Python 3.6.8\n")})}
     assert bare["python"].condition is Condition.WARN
-    assert bare["slurm"].finding
+    assert bare["slurm"].condition is Condition.MISSING
+    assert bare["slurm"].fix is not None
+    assert bare["slurm"].fix.startswith("ssh me@head command -v sbatch")
     assert bare["clusterkit"].fix == "clusterkit nodes prepare --cluster a"
     slow = Answer(code=124, errors="ssh: no answer in 10 s")
     (item,) = _asked_there(tmp_path, {"python3": slow})
     assert (item.finding, item.summary, item.fix) == (
-        True, "me@head: ssh: no answer in 10 s", "ssh me@head",
+        True, "ssh: no answer in 10 s", "ssh me@head",
     )  # fmt: skip
     refused = RemoteError("Permission denied", node="me@head", hint="try it by hand: ssh me@head")
     (item,) = _asked_there(tmp_path, refused)
