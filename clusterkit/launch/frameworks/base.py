@@ -168,7 +168,7 @@ def mpi_command(
         ),
         files={
             **framework_files("mpi", *files),
-            **shared_files("clusterkit_failure.py", "ranks_sitecustomize.py"),
+            **({} if srun else shared_files("clusterkit_failure.py", "ranks_sitecustomize.py")),
             **peers_program(),
         },
         once=srun,

@@ -14,6 +14,10 @@ LOST_ANOTHER = re.compile(
     "|NCCL|[Tt]imed? ?out"
 )
 """In what ranks say that have only lost another one: Horovod, torch.distributed, sockets."""
+OTHERS_TELL_S = 2
+"""How long who has only lost another is not told of, for the one that failed to come first."""
+MESSAGE = 4000
+"""Characters of what an exception says that are written; whoever reads it keeps fewer."""
 
 
 def only_lost_another(error):
@@ -36,18 +40,29 @@ def output():
     return None
 
 
-def tell(node, rank, exit_code, **more):
-    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
-    tell_first("", {"node": node, "rank": rank, "exit_code": exit_code, **more})
+def leave_note(folder, rank, size):
+    """Note for who has started the ranks how far the output had come when one lost another."""
+    with suppress(OSError):
+        Path(folder, f"lost-another-{rank}").write_text(str(size))
+
+
+def tell(node, rank, exit_code, *, into=None, message=None, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it.
+
+    It is the one called `into`, where that is given, as a script may have changed the environment.
+    """
+    said = message[:MESSAGE] if isinstance(message, str) else None
+    document = {"node": node, "rank": rank, "exit_code": exit_code, "message": said, **more}
+    tell_first(into or os.environ.get("CK_FAILURE"), document)
 
 
 def tell_ended(node, rank):
     """Say that a rank has ended with exit code 0, unless another was first."""
-    tell_first(".ended", {"node": node, "rank": rank})
-
-
-def tell_first(suffix, document):
     path = os.environ.get("CK_FAILURE")
+    tell_first(path and f"{path}.ended", {"node": node, "rank": rank})
+
+
+def tell_first(path, document):
     if not path:
         return
     rank = document["rank"]
@@ -56,6 +71,6 @@ def tell_first(suffix, document):
         try:
             draft.touch(mode=0o600)  # as all of a run, whatever the umask
             draft.write_text(json.dumps(document), encoding="utf-8")
-            Path(path + suffix).hardlink_to(draft)
+            os.link(draft, path)  # Path has a method for it from Python 3.10 on
         finally:
             draft.unlink()

@@ -16,8 +16,6 @@ from pathlib import Path
 import clusterkit_failure
 
 GRACE_S = 10
-OTHERS_TELL_S = 2
-"""How long a node that is told to end is not blamed, for the one that failed to come first."""
 
 
 def shares_of(processes, slots):
@@ -114,7 +112,7 @@ def wait_for(ranks, over, ended):
         if code is not None:
             end(running.values())
             if code:
-                time.sleep(OTHERS_TELL_S)
+                time.sleep(clusterkit_failure.OTHERS_TELL_S)
             return code
         if select.select([ended], [], [], 0.1)[0]:
             os.read(ended, 4096)

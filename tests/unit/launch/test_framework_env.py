@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -219,7 +220,7 @@ def test_who_loses_a_rank_of_another_node_is_not_blamed(
 
 
 NOT_THE_RANK = """
-import multiprocessing, os, subprocess, sys, threading
+import code, multiprocessing, os, subprocess, sys, threading
 
 if __name__ == "__main__":
     if not os.fork():
@@ -230,9 +231,18 @@ if __name__ == "__main__":
         worker = multiprocessing.get_context(start).Process(target=int, args=("no number",))
         worker.start()
         worker.join()
-    thread = threading.Thread(target=int, args=("no number",))
-    thread.start()
-    thread.join()
+    hooks = threading.excepthook, lambda failed: sys.excepthook(*failed[:3])
+    for threading.excepthook in hooks:
+        thread = threading.Thread(target=int, args=("no number",))
+        thread.start()
+        thread.join()
+    try:
+        raise ValueError("handled")
+    except ValueError as error:
+        sys.excepthook(*sys.exc_info())
+        sys.last_value = error
+        sys.excepthook(*sys.exc_info())
+    code.InteractiveInterpreter().runcode("raise ValueError('in a console')")
     print(os.environ["PYTHONPATH"], sys.modules["sitecustomize"].__file__, *sys.path[1:2])
 """
 
@@ -249,9 +259,23 @@ def test_only_the_exception_that_ends_a_rank_is_told_of(tmp_path: Path) -> None:
     )
     node = started(tmp_path, "bash", str(tmp_path / "train.sh"), node_rank=0, slots="1")
     output, errors = node.communicate(timeout=60)
-    assert (node.returncode, errors.count("\nValueError: ")) == (0, 6)
+    assert (node.returncode, errors.count("ValueError: ")) == (0, 10)
     assert output.split() == [str(site), str(site / "sitecustomize.py"), str(site)]
     assert not (tmp_path / "failure.json").exists()
+
+
+HANDLED = """
+import sys
+try:
+    raise ValueError("first")
+except ValueError:
+    sys.excepthook(*sys.exc_info())
+"""
+HOOK = """
+import sys
+before = sys.excepthook
+sys.excepthook = lambda *error: before(*error)
+"""
 
 
 @pytest.mark.parametrize(
@@ -259,6 +283,16 @@ def test_only_the_exception_that_ends_a_rank_is_told_of(tmp_path: Path) -> None:
     [
         ("raise OSError('reset by peer')", 1, "OSError: reset by peer"),
         ("raise type('Odd', (Exception,), {'__str__': None})", 1, "Odd"),
+        ("raise ValueError('x' * 10**7)", 1, f"ValueError: {'x' * 3988}"),
+        (
+            "import pathlib; del pathlib.Path.hardlink_to; raise ValueError('of 3.9')",
+            1,
+            "ValueError: of 3.9",
+        ),
+        ("import os; os.environ.clear(); raise ValueError('alone')", 1, "ValueError: alone"),
+        (HANDLED + "sys.exit(3)", 3, None),
+        (HANDLED + "raise ValueError('second')", 1, "ValueError: second"),
+        (HOOK + "raise ValueError('by a hook')", 1, "ValueError: by a hook"),
         ("raise KeyboardInterrupt", 130, None),
         ("raise SystemExit(3)", 3, None),
     ],
@@ -267,9 +301,15 @@ def test_how_an_exception_ends_a_rank(
     tmp_path: Path, end: str, code: int, message: str | None
 ) -> None:
     node = started(tmp_path, sys.executable, "-c", end, node_rank=0, slots="1")
-    assert node.wait(timeout=60) == code
+    node.communicate(timeout=60)
     told = json.loads((tmp_path / "failure.json").read_text())
-    assert (told["rank"], told["exit_code"], told.get("message")) == (0, code, message)
+    assert (node.returncode, told["rank"], told["exit_code"]) == (code, 0, code)
+    assert told.get("message") == message
+
+
+def test_any_python_that_a_rank_starts_can_read_what_it_loads() -> None:
+    for name in ("ranks_sitecustomize.py", "clusterkit_failure.py"):
+        ast.parse((RANKS / name).read_text(), feature_version=(3, 6))
 
 
 @pytest.mark.parametrize("again", range(4))

@@ -88,6 +88,7 @@ def test_a_word_that_is_nearly_right_is_suggested() -> None:
 
 def test_under_srun_it_runs_once_and_only_where_slurm_is() -> None:
     assert command(launcher="srun", pmi="pmi2").once
+    assert "sitecustomize.py" not in command(launcher="srun").files  # nodes would not find it
     assert not command().once
     inputs = LaunchInputs(script="x.py", options={"launcher": "srun"})
     with pytest.raises(UserError, match="only a Slurm cluster has srun"):
