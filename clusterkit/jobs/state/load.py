@@ -42,7 +42,11 @@ def load_jobs(runs: Iterable[RunFolder]) -> list[Job]:
             waiting[run] = submission
     for run, evidence in gather(waiting).items():
         jobs[run] = conclude(run, evidence)
-    return [job for job in jobs.values() if job is not None]
+    known = [job for job in jobs.values() if job is not None]
+    for job in known:
+        if job.submission.array and job.status.state.final:
+            _remove_code_for_others(job.run)
+    return known
 
 
 def load_job(run: RunFolder) -> Job:
@@ -112,9 +116,16 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
             runfolder.write_state(run, evidence.submission, status)
             for private in (run.secrets, run.shell):
                 files.remove(private)
-            if run.for_others.exists() and submit_journal.has_client_ended(run):
-                files.remove_tree(run.for_others)  # killed before it had handed over the last job
     return _job(run, evidence, status)
+
+
+def _remove_code_for_others(run: RunFolder) -> None:
+    """Remove what a client left that was killed before it had handed over its last job.
+
+    Looked for again and again: that client may have lived when the state was kept.
+    """
+    if run.for_others.exists() and run.foreign is None and submit_journal.has_client_ended(run):
+        files.remove_tree(run.for_others)
 
 
 def _with_disk(run: RunFolder, evidence: Evidence, status: JobStatus) -> JobStatus:

@@ -170,13 +170,24 @@ def test_no_job_of_an_array_gets_what_another_has_written(
 
 
 def test_a_client_killed_within_an_array_leaves_no_code_for_others(tree: Path) -> None:
-    """In another process, as a client has one; it is killed once the first job is handed over."""
+    """In another process, as a client has one; it is killed once the first job is known to be over.
+
+    So its state is kept already, and read from there afterwards.
+    """
     work = tree / "work"
     killed = (
         "import os, signal\n"
+        "from pathlib import Path\n"
+        "from clusterkit.executors.run.runfolder import RunFolder\n"
         "from clusterkit.cli.frame.main import main\n"
         "from clusterkit.cli.jobs import submit_array\n"
-        "submit_array.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from clusterkit.cli.jobs.wait import wait_for_runs\n"
+        "def killed(passed, *, snapshot):\n"
+        "    [run] = [folder.parent for folder in Path('../runs').glob('*/code-for-others')]\n"
+        "    wait_for_runs([RunFolder(run.resolve())])\n"
+        "    assert (run / 'code-for-others').exists(), 'that client lives'\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "submit_array.replace = killed\n"
         "main()"
     )
     words = (*SUBMIT, "--snapshot", "--array", "n=1,2", "train.py", "/dev/null", "{n}")
