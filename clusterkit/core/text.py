@@ -131,6 +131,18 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def without_middle(text: str, width: int) -> str:
+    """Return at most `width` characters of a text; of a longer one the end above all.
+
+    >>> without_middle("/shared/project/configs/large.yaml", 20)
+    '/shar…igs/large.yaml'
+    """
+    if len(text) <= width:
+        return text
+    head = width // 4
+    return f"{text[:head]}…{text[head + 1 - width :]}"
+
+
 def in_line(text: str) -> str:
     """Return a text with a space for each character that a line does not show."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -136,13 +136,18 @@ def last_words(job: Job) -> list[str]:
 
 
 def not_again(job: Job) -> list[str]:
-    """Return why a job whose script failed was not requeued, where its user may wait for that."""
+    """Return why a job whose script failed was not requeued, where its user may wait for that.
+
+    Nothing of an elastic job, of which no failure of the script is excused, and of one that hung.
+    """
     submission = job.submission
     only_hardware = submission.requeue and submission.requeue_on is RequeueOn.HARDWARE
     if job.status.state is not JobState.FAILED or not only_hardware or submission.restarts:
         return []
     failure = failure_of(job)
-    if failure is None or failure.lost is not None or failure.unfit or failure.fault:
+    if submission.least is not None or failure is None:
+        return []
+    if any((failure.lost, failure.hung, failure.unfit, failure.fault)):
         return []
     left = submission.most_attempts - 1 - node_results.latest_attempt(job.run)
     flags = f"--requeue {submission.requeue} --requeue-on failure"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
-from clusterkit.core.text import cut, in_line
+from clusterkit.core.text import in_line, without_middle
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.jobs.find import Named, find_run, find_runs, list_runs, run_roots, runs_of_others
 from clusterkit.jobs.state.load import Job
@@ -20,6 +21,7 @@ JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]
 JobOrNone = Annotated[str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)]
 
 _WIDEST = 40
+_LEAST = 12
 _COLOURS = {
     JobState.SUCCEEDED: "green",
     JobState.RUNNING: "cyan",
@@ -87,10 +89,16 @@ def state_text(job: Job) -> str:
     return f"{text}: {status.reason}" if status.reason else text
 
 
-def values_text(job: Job) -> str:
-    """Return the values that a job got from its array, `lr=1e-3 seed=0`; cut where long."""
-    values = job.submission.values.items()
-    return cut(in_line(" ".join(f"{key}={value}" for key, value in values)), _WIDEST)
+def values_text(job: Job, *, whole: bool = False) -> str:
+    """Return the values that a job got from its array, `lr=1e-3 seed=0`, on one line.
+
+    On a terminal long ones lose their middle, unless wanted whole: paths differ at the end.
+    """
+    values = job.submission.values
+    room = max(_LEAST, _WIDEST // max(1, len(values)))
+    if not whole and sys.stdout.isatty():
+        values = {key: without_middle(value, room) for key, value in values.items()}
+    return in_line(" ".join(f"{key}={value}" for key, value in values.items()))
 
 
 def exit_code_of(job: Job) -> int:

@@ -41,7 +41,6 @@ from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe import prometheus as metrics
 
 _WAITING = frozenset({JobState.PENDING, JobState.REQUEUED})
-_WIDEST = 1000
 _CLEAR = "\x1b[H\x1b[2J"
 _WATCH_EVERY_S = scaled(5.0, 0.5)
 
@@ -213,15 +212,16 @@ def _table(jobs: list[Job]) -> None:
     head = ("JOB", "STATE", "EXIT", "NODES", "TIME", "CLUSTER", "SUBMITTED")
     first, *lines = table([head, *rows], "<<>>>", widths=(0, 9, 4, 5))
     # Whoever reads it through a pipe searches names, and sees all of them.
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDEST
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     room = max(8, columns - len(first) - 4)
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
-        array = f" {values_text(job)} ({job.submission.array})" if job.submission.array else ""
+        array = f" ({job.submission.array})" if job.submission.array else ""
         status = job.status
         told = status.state is JobState.PENDING and status.reason
         waits = f": {status.reason}" if told else ""
-        console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}', room)}")
+        values = f"  {values_text(job)}" if job.submission.values else ""
+        console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}{values}', room)}")
 
 
 def _size(submission: Submission) -> str:
@@ -236,7 +236,8 @@ def _time(job: Job) -> str:
     if status.state in _WAITING:
         attempts = node_results.read_attempts(job.run) if job.submission.most_attempts > 1 else ()
         ends = (node.ended_at for one in attempts for node in one.nodes)
-        return in_words(max(0.0, time.time() - max(ends, default=job.submission.submitted_at)))
+        since = max((job.submission.submitted_at, *ends))  # a node may tell any time
+        return in_words(max(0.0, time.time() - since))
     if status.started_at is None or (status.state.final and status.ended_at is None):
         return "-"
     return in_words(max(0.0, (status.ended_at or time.time()) - status.started_at))
@@ -265,7 +266,7 @@ def _describe(job: Job) -> None:
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     if submission.array is not None:
         element = f"{submission.array}/{submission.index}"
-        console.say(f"  array      {element}  {values_text(job)}".rstrip())
+        console.say(f"  array      {element}  {values_text(job, whole=True)}".rstrip())
     console.say(f"  cluster    {submission.cluster}")
     if network is not None:
         console.say(f"  network    {network}")

@@ -194,14 +194,13 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     shown = list(jobs)
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
+    values = [values_text(job) for job in shown]
     cells = [
-        (job.submission.index, name_of(job), _told_apart(job), state_text(job)) for job in shown
+        (job.submission.index, name_of(job), job.submission.name)
+        + ((value,) if any(values) else ())  # of older runs none are known
+        + (state_text(job),)
+        for job, value in zip(shown, values, strict=True)
     ]
     rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
     left = len(jobs) - len(shown)
     return [*rows, f"  and {left} more: --json lists all"] if left else rows
-
-
-def _told_apart(job: Job) -> str:
-    """Return the values of a job, from which its name was made; the name where none are known."""
-    return values_text(job) or job.submission.name

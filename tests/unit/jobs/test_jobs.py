@@ -18,8 +18,9 @@ import pytest
 import typer
 
 from clusterkit.cli.diagnose.report import not_again
-from clusterkit.cli.jobs.status import _attempts, _size, _times, endings
-from clusterkit.cli.jobs.wait import cancel, wait_for_runs, worst
+from clusterkit.cli.frame.job_args import values_text
+from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
+from clusterkit.cli.jobs.wait import _rows, cancel, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
@@ -792,6 +793,10 @@ def test_how_long_a_job_waited_is_told_of_its_first_attempt_and_of_a_queue_since
     waits = dataclasses.replace(job, status=JobStatus(state=JobState.REQUEUED))
     (line,) = _times(waits, read_attempts(run))
     assert float(line.split()[2]) < 60, "since its last attempt"
+    lies = make_run(tmp_path, requeue=2, submitted_at=now - 100)
+    node_results.write_result(lies, node(0, 1, "timeout", ended=0.0), attempt=0, n_nodes=1)
+    (line,) = _times(dataclasses.replace(waits, run=lies), read_attempts(lies))
+    assert line.endswith(" min"), "no longer than since it was submitted"
 
 
 def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Path) -> None:
@@ -806,9 +811,44 @@ def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Pat
     for other in ({"requeue": 0}, {"requeue_on": RequeueOn.FAILURE}, {"restarts": 1}):
         without = dataclasses.replace(submission, **other)
         assert not not_again(dataclasses.replace(failed, submission=without))
-    broken = dataclasses.replace(node(0, 1), fault="GPU011")
-    node_results.write_result(run, broken, attempt=1, n_nodes=1)
-    assert not not_again(failed)
+    elastic = dataclasses.replace(submission, nodes=1, max_nodes=2)
+    assert not not_again(dataclasses.replace(failed, submission=elastic)), "it is refused there"
+    for attempt, why in enumerate(({"fault": "GPU011"}, {"hung": "no step for 5 min"}), 1):
+        other = dataclasses.replace(node(0, 1), **why)
+        node_results.write_result(run, other, attempt=attempt, n_nodes=1)
+        wide = dataclasses.replace(submission, requeue=5)
+        assert not not_again(dataclasses.replace(failed, submission=wide))
+
+
+def test_values_of_a_sweep_are_whole_in_a_pipe_and_hide_no_reason_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = "/shared/project/experiments/2026/configurations"
+    waits = JobStatus(state=JobState.PENDING, reason="after 6 has ended")
+    jobs = []
+    for index, name in enumerate(("a", "b")):
+        values = {"config": f"{folder}/{name}.yaml", "lr": "1e-3", "note": "\x1b[31m\r\nred\u202e"}
+        run = make_run(tmp_path, f"mine-{index}", array="array-1a2b3c", index=index, values=values)
+        jobs.append(Job(run=run, submission=runfolder.read_submission(run), status=waits))
+    _table(jobs)
+    table = capsys.readouterr().out
+    rows = _rows(jobs)
+    for row, shown, name in zip(rows, table.splitlines()[1:], "ab", strict=True):
+        whole = f"config={folder}/{name}.yaml lr=1e-3 note= [31m  red"
+        assert f"  mine-{'ab'.index(name)}  {whole}  " in row
+        assert shown.endswith(f" (array-1a2b3c): after 6 has ended  {whole} ")
+        assert shown.isprintable()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    _table(jobs)
+    for row, name in zip(_rows(jobs), "ab", strict=True):
+        assert f"  config=/sh…ns/{name}.yaml lr=1e-3 note=" in row
+        assert row.endswith(": after 6 has ended")
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        assert "(array-1a2b3c): after 6 has ended" in line
+        assert len(line) <= 120
+    assert folder in values_text(jobs[0], whole=True)
 
 
 def test_what_a_node_says_of_itself_stays_in_its_line() -> None:

@@ -145,13 +145,13 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
     shown = run(desk, "status", name)
     assert shown.returncode == 1
     assert shown.stdout.startswith(f"{name}  1 succeeded, 1 failed\n")
-    assert f"{jobs[0]['job_id']}  code=0  succeeded\n" in shown.stdout
+    assert f"{jobs[0]['job_id']}  c0  code=0  succeeded\n" in shown.stdout
     listed = json.loads(run(desk, "status", name, "--json").stdout)["jobs"]
     assert [job["values"] for job in listed] == [{"code": "0"}, {"code": "3"}]
     assert run(desk, "logs", f"{name}/1").stdout.strip().startswith("3")
     assert "say which one" in run(desk, "logs", "-f", name).stderr
     assert "2 succeeded" not in run(desk, "cancel", name).stdout
-    assert f"c3 code=3 ({name})" in run(desk, "status").stdout
+    assert f"c3 ({name})  code=3\n" in run(desk, "status").stdout
     # Not all of the array succeeded, so the job after it never runs.
     last = json.loads(run(desk, "status", after.stdout.strip(), "--json").stdout)
     assert last["state"] == "cancelled"
