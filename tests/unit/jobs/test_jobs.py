@@ -814,8 +814,8 @@ def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Pat
     elastic = dataclasses.replace(submission, nodes=1, max_nodes=2)
     assert not not_again(dataclasses.replace(failed, submission=elastic)), "it is refused there"
     for attempt, why in enumerate(({"fault": "GPU011"}, {"hung": "no step for 5 min"}), 1):
-        other = dataclasses.replace(node(0, 1), **why)
-        node_results.write_result(run, other, attempt=attempt, n_nodes=1)
+        result = dataclasses.replace(node(0, 1), **why)
+        node_results.write_result(run, result, attempt=attempt, n_nodes=1)
         wide = dataclasses.replace(submission, requeue=5)
         assert not not_again(dataclasses.replace(failed, submission=wide))
 
