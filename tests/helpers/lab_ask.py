@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tests.helpers.lab_jobs import await_true
 from tests.helpers.paths import ROOT
 from tests.lab import Lab, sshd
 
@@ -61,6 +62,16 @@ def said(document: Mapping[str, Any], node: str, probe: str = "name") -> str:
     """Return what a probe printed on a node."""
     text: str = document["replies"][node]["outputs"][probe]["stdout"]
     return text
+
+
+def await_no_job(lab: Lab, state: str | None = None, *, within_s: float) -> None:
+    """Wait until Slurm lists no job, or none in a state.
+
+    What srun has given back is listed as completing until the slurmd of each of its nodes has told
+    slurmctld that the epilog is over.
+    """
+    listed = ["squeue", "--noheader", *([f"--states={state}"] if state else [])]
+    await_true(lambda: not lab.run("head", listed, check=True).stdout, within_s)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import pytest
 from clusterkit.preflight.probes.gpu import nvidia_gpus
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.doc_blocks import blocks
+from tests.helpers.lab_ask import await_no_job
 from tests.helpers.lab_faults import (
     busy,
     clock_ahead,
@@ -48,7 +49,6 @@ from tests.helpers.lab_faults import (
 )
 from tests.lab import Lab
 from tests.lab.slurm import newer
-from tests.lab.test_srun import await_no_step
 from tests.unit.preflight.test_probe_rdma import device, port_files
 
 pytestmark = pytest.mark.lab
@@ -506,7 +506,7 @@ def test_an_interrupt_leaves_nothing_behind(desk: Desk, via: str, stopped: bool)
         # A probe may take ten seconds and more; a script notices earlier that nobody listens.
         left = wait_until_gone(lab, "sleep 3600|nvidia-smi|CLUSTERKIT_PROBES", within_s=6)
     assert left == {}
-    await_no_step(lab)
+    await_no_job(lab, "running", within_s=5)
     assert list((desk.folder / "runs").iterdir()) == []
     assert not (desk.folder / "kept" / "manifest.json").exists()
 

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from tests.helpers.lab_ask import ask, reach, said
-from tests.helpers.lab_jobs import await_true
+from tests.helpers.lab_ask import ask, await_no_job, reach, said
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -47,7 +46,7 @@ def test_an_allocation_of_its_own(lab: Lab) -> None:
         assert said(done, node) == f"{node}\n"
         assert said(done, node, "long") == line * 20
         assert abs(found["clock_skew_s"]) < 1
-    await_true(lambda: not lab.run("head", ["squeue", "--noheader"], check=True).stdout, 15)
+    await_no_job(lab, within_s=5)
 
 
 def test_inside_an_allocation(lab: Lab) -> None:
@@ -101,13 +100,7 @@ def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
     for node in lab.nodes:
         assert said(done, node) == f"{node}\n"
     assert done["seconds"] < done["timeout_s"] + 5 + 1 + 8
-    await_no_step(lab)
-
-
-def await_no_step(lab: Lab) -> None:
-    """Wait until slurmctld has heard that no job is left that runs."""
-    running = ["squeue", "--noheader", "--states=running"]
-    await_true(lambda: not lab.run("head", running, check=True).stdout, 15)
+    await_no_job(lab, "running", within_s=15)
 
 
 def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
@@ -120,7 +113,7 @@ def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
     for process in lab.processes("head", "python3 -m tests.helpers.ask_client"):
         os.kill(process.pid, signal.SIGINT)
     client.communicate(timeout=20)
-    await_no_step(lab)
+    await_no_job(lab, "running", within_s=15)
 
 
 def test_a_machine_without_srun(lab: Lab) -> None:

@@ -73,8 +73,8 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[PeerConnection]]:
         connection.peer_state.end()
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+def until(true: Callable[[], object], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -372,14 +372,31 @@ def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) 
     assert node_results.failure_text(failure) == "n3 no longer answers"
 
 
-def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared) -> None:
-    coordinator, second = shared.begin(0, 1)  # the third may take minutes
-    assert second._go.is_set()
-    leaving = [threading.Thread(target=one.leave, daemon=True) for one in (coordinator, second)]
+def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [(calls, "DOUBT_S"), (calls, "SILENCE_S"), (calls, "HEAD_SILENCE_S")]
+    waits += [(coordinator, name) for name in ("DOUBT_S", "SILENCE_S", "_DECIDE_S")]
+    for module, name in waits:
+        monkeypatch.setattr(module, name, 60.0)
+    nodes = shared.begin(0, 1)  # the third may take minutes
+    assert nodes[1]._go.is_set()
+    calling, over = threading.Semaphore(0), threading.Event()
+
+    def stays(*_: object) -> None:
+        calling.release()
+        over.wait()
+
+    nodes[0]._miss = nodes[1]._call = stays  # type: ignore[attr-defined, method-assign]
+    assert all(calling.acquire(timeout=10) for _ in nodes)
+    leaving = [threading.Thread(target=one.leave, daemon=True) for one in nodes]
     for thread in leaving:
         thread.start()
-    until(lambda: not any(thread.is_alive() for thread in leaving))
-    assert node_results.first_failure(shared.run, 0) is None
+    try:
+        until(lambda: not any(thread.is_alive() for thread in leaving), within_s=5)
+        assert node_results.first_failure(shared.run, 0) is None
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -258,16 +259,25 @@ def test_where_the_batch_script_says_nothing_a_node_takes_over(
 
 @pytest.mark.parametrize(("state", "ends"), [("mixed", False), ("mixed*", True), ("down*", True)])
 def test_one_takes_over_at_once_where_slurm_misses_the_batch_script_as_well(
-    slurm: Path, state: str, ends: bool
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, state: str, ends: bool
 ) -> None:
     run = job(slurm, EACH_OTHER).run
     (slurm / "sinfo").write_text(f"{state}\n")
     me = Identity(job_id="7", attempt=0, rank=1, of=2, name="n2", among=("n1", "n2"))
-    if not ends:
-        threading.Timer(2.0, run.restarted(0).touch).start()
+    naps: list[float] = []
+
+    def decided_meanwhile(seconds: float) -> None:
+        """Let the batch script come before a look after two seconds."""
+        time.sleep(seconds)
+        naps.append(seconds)
+        if sum(naps) >= 2:
+            run.restarted(0).touch()
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(**vars(time) | {"sleep": decided_meanwhile}))
     began = time.monotonic()
     watch.take_over(run, me)
     assert time.monotonic() - began < 10
+    assert bool(naps) is not ends
     assert ("scancel 7" in asked(slurm)) is ends
 
 
