@@ -91,12 +91,12 @@ def _of_rank(
         _refuse_mixed(lines)
         console.json_document(document)
     elif follow:
-        if not lines.alone:
+        if not (lines.alone or lines.labels):
             console.note(f"only lines that name rank {lines.rank}", f"  {lines.advice}")
         raise typer.Exit(follow_run(run, node=node, tail=tail, keep=keep))
     elif not _print(_shown(run, read_logs(run, node, tail=tail, keep=keep))) and not lines.own:
         _refuse_mixed(lines)
-        if not lines.labelled:
+        if not (lines.labelled or lines.unlabelled):
             _say_of_nothing(load_job(run))
             return
         console.note(f"no line names rank {lines.rank}")
@@ -109,8 +109,8 @@ def _of_rank(
 
 
 def _refuse_mixed(lines: RankLines) -> None:
-    """Raise where there are lines, and none of them names its rank."""
-    if lines.unlabelled and not lines.labelled:
+    """Raise where there are lines, none of them names its rank, and none will."""
+    if lines.unlabelled and not (lines.labelled or lines.labels):
         raise UserError(
             f"no line says which rank printed it, so those of rank {lines.rank} cannot be told "
             "from others",

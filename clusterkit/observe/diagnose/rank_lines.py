@@ -52,6 +52,8 @@ class RankLines:
         """Lines that the rank has printed."""
         self.labelled = 0
         self.unlabelled = 0
+        self.labels = _labels(plan)
+        """Whether the launcher was told to label the lines of ranks."""
         self._local = ""
         self.alone = False
         """Whether it is the only rank of its node, so that all of the node's lines are its own."""
@@ -84,11 +86,20 @@ class RankLines:
     def advice(self) -> str:
         """How lines come to name their rank, and where all of them are."""
         if self.framework in _TEE and self._local:
-            how = f"submit with --set {self.framework}.tee=3"
+            how = f"submit or rerun with --set {self.framework}.tee=3"
         else:
             how = "let the script begin its lines with [rank N]"
         node = f"; all lines of its node: --node {self.node}" if self.node is not None else ""
         return f"to label them, {how}{node}"
+
+
+def _labels(plan: Mapping[str, Any]) -> bool:
+    """Tell whether `tee` of torchrun is among the launcher's words, or in the job's environment."""
+    words = object_of(plan, "command").get("argv")
+    own = words if isinstance(words, list) else []
+    own = own[: own.index(plan["script"])] if plan.get("script") in own else own
+    teed = any(str(word).startswith("--tee") for word in own)
+    return teed or bool(object_of(plan, "env").get("PET_TEE"))
 
 
 def _renumbered(run: RunFolder, plan: Mapping[str, Any]) -> bool:

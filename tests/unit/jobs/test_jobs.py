@@ -574,6 +574,29 @@ def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
     assert "rank 3 is on node 1" in elsewhere.stderr
 
 
+def test_nobody_is_told_to_label_lines_that_the_launcher_labels(tmp_path: Path) -> None:
+    """A rank that has printed nothing yet is no reason to submit with what is set already."""
+    launcher = "W1129 torchrun's own line\n"
+    for argv, env in (
+        (["python", "--tee=3", "train.py"], {}),
+        (["python", "--tee", "train.py"], {}),
+        (["python", "train.py"], {"PET_TEE": "3"}),
+    ):
+        run = ranked(tmp_path, "", launcher, command={"argv": argv}, env=env, script="train.py")
+        quiet = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
+        assert quiet.returncode == 0
+        assert "no line names rank 3" in quiet.stderr
+        assert "1 line; all:" in quiet.stderr
+        assert "tee" not in quiet.stderr
+        for number in (0, 1):
+            node_results.write_result(run, node(number), attempt=0, n_nodes=2)
+        followed = typed_in(tmp_path, "logs", "-f", str(run.path), "--rank", "3")
+        assert "to label them" not in followed.stderr
+    script = {"argv": ["python", "train.py", "--tee=3"]}
+    run = ranked(tmp_path, "", launcher, command=script, script="train.py")
+    assert "--set torchrun.tee=3" in typed_in(tmp_path, "logs", str(run.path), "--rank", "3").stderr
+
+
 def append(path: Path, text: str) -> None:
     with path.open("a") as stream:
         stream.write(text)
