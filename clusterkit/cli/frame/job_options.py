@@ -12,6 +12,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import Verb, option, with_flags
+from clusterkit.core.text import in_words
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
@@ -79,7 +80,20 @@ def request_of(options: Mapping[str, Any], *, verb: str) -> JobRequest:
     from clusterkit.jobs.submit.request import read_request
 
     file = options.get("job")
-    return read_request(options, verb=verb, job=file and Path(file), warn=console.warn)
+    request = read_request(options, verb=verb, job=file and Path(file), warn=console.warn)
+    console.note(*_time_understood(str(request.get("time"))))
+    return request
+
+
+def _time_understood(text: str) -> tuple[str, ...]:
+    """Return a line on a time limit that may be meant as HH:MM: Slurm takes it for MM:SS."""
+    from clusterkit.config.units import parse_time_limit
+
+    if text.count(":") != 1 or "-" in text:
+        return ()
+    with suppress(ValueError):  # refused where the job is
+        return (f"--time {text} is {in_words(parse_time_limit(text) or 0)}; hours: {text}:00",)
+    return ()
 
 
 def warn_of_script(plan: LaunchPlan) -> None:

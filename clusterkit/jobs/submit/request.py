@@ -22,6 +22,7 @@ from clusterkit.core.model import (
     LaunchPlan,
     ScriptKind,
 )
+from clusterkit.core.text import some_of
 from clusterkit.launch.array.expand import jobs_of
 from clusterkit.launch.array.spec import FORMS, choose
 from clusterkit.launch.frameworks import load_framework
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _AS_GIVEN = job_options().keys() & {field.name for field in dataclasses.fields(JobSpec)}
 """Options that a job holds under their names; those that are parsed first come after them."""
+_SECRET = re.compile(r"(?i:_KEY|_TOKEN)$|(?i:PASSWORD|PASSWD|SECRET)(?!.*_(?i:FILE|PATH)$)")
 _LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 
@@ -185,7 +187,26 @@ def read_request(
         from clusterkit.launch.jobfile import load_job_file  # noqa: PLC0415 - loads pydantic
 
         file = load_job_file(job)
-    return JobRequest(verb=verb, flags=given, file=file, warn=warn, source_kind=source_kind)
+    request = JobRequest(verb=verb, flags=given, file=file, warn=warn, source_kind=source_kind)
+    _warn_of_secrets(request)
+    return request
+
+
+def _warn_of_secrets(request: JobRequest) -> None:
+    """Warn of variables whose names say that their values are for nobody else."""
+    env = parse_pairs("--env", request.flags.get("env", ()), [])
+    values = {**request.from_file.get("env", {}), **env}
+    names = [
+        name
+        for name, value in values.items()
+        if _SECRET.search(name) and value and not str(value).startswith(("/", "~"))
+    ]
+    if names:
+        secrets = " ".join(f"--secret {name}" for name in names)
+        request.warn(
+            f"the value of {some_of(names, 3)} will stand in scripts and in the run folder;\n"
+            f"  to keep it out, export it in your shell, and {secrets} in place of --env"
+        )
 
 
 def _sweep_of(values: Mapping[str, Any], *, flag_decides: bool) -> Sweep | None:

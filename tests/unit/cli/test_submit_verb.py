@@ -305,6 +305,36 @@ def test_secrets_do_not_show(desk: Path) -> None:
     assert "hush" not in done.stdout + done.stderr
 
 
+def test_a_value_that_looks_like_a_secret_is_warned_of(desk: Path) -> None:
+    words = ("submit", "--dry-run", *TORCHRUN)
+    secrets = ("WANDB_API_KEY=abc", "HF_TOKEN=abc", "DB_PASSWORD=abc", "MY_SECRET_OF_ALL=abc")
+    warned = run(desk, *words, *(f"--env={pair}" for pair in secrets), "train.py")
+    assert warned.returncode == 0
+    assert "WANDB_API_KEY, HF_TOKEN, DB_PASSWORD and 1 more" in warned.stderr
+    assert "export it in your shell, and --secret WANDB_API_KEY" in warned.stderr
+    (desk / "job.yaml").write_text("script: train.py\nenv: {HF_TOKEN: abc}\n")
+    assert "--secret HF_TOKEN" in run(desk, "render", "--stdout", "--job", "job.yaml").stderr
+    others = ("TOKENIZERS_PARALLELISM=false", "PASSWORD_FILE=secret", "SSH_KEY=/etc/key", "A_KEY=")
+    clean = run(desk, *words, *(f"--env={pair}" for pair in others), "train.py")
+    assert (clean.returncode, "--secret" in clean.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("4:00", "--time 4:00 is 4:00 min; hours: 4:00:00"),
+        ("4:00:00", ""),
+        ("1-4:00", ""),
+        ("240", ""),
+    ],
+)
+def test_a_time_limit_that_may_be_meant_in_hours(desk: Path, time: str, said: str) -> None:
+    done = run(desk, "submit", "--dry-run", *TORCHRUN, "--time", time, "train.py")
+    assert done.returncode == 0
+    assert said in done.stderr
+    assert ("hours:" in done.stderr) == bool(said)
+
+
 def test_render_writes_and_diff_tells_what_changed(desk: Path) -> None:
     words = (*TORCHRUN, "--nodes", "2", "train.py")
     done = run(desk, "render", *words)
