@@ -29,6 +29,8 @@ from clusterkit.jobs.submit import provenance
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """What follows JOB is for `submit`."""
 _CONFIG_FLAG = "--config-file"
+_OF_ONE_TIME = ("--wait", "--follow")
+"""Flags that say what the terminal of then was to do, and nothing of the job."""
 
 
 def rerun(
@@ -37,15 +39,17 @@ def rerun(
     flags: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Flags of submit to change; behind `--`, more arguments for the script.",
-            metavar="[FLAGS] [-- ARGS]",
+            help="Flags of submit to change; behind `--`, more arguments for the script, or "
+            "its name and other ones instead.",
+            metavar="[FLAGS] [-- [SCRIPT] ARGS]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Submit a job, or an array, again from the same folder, and say what has changed since.
 
-    Of a flag that may be given once, the new one counts. The exit code is that of submit.
+    Of a flag that may be given once, the new one counts; --wait and --follow are not taken over.
+    The exit code is that of submit.
     """
     if job.startswith("-"):
         raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
@@ -60,6 +64,11 @@ def rerun(
     own, script = _parted(command, words, cluster)
     if inside and not script:
         script = _absolute_script(command, own, new, folder)
+    if script and arguments[:1] == script[:1]:
+        arguments = arguments[1:]
+        then_now = (shlex.join(words) or "none" for words in (script[1:], arguments))
+        console.note("arguments of {}: {} then, {} now".format(script[0], *then_now))
+        script = script[:1]
     if script and inside and Path(script[0]).is_absolute():
         script[0] = inside
     if arguments and not script:
@@ -67,7 +76,9 @@ def rerun(
             f"the script of {job} and its arguments stand in its job file",
             hint="change `args` there, or submit with the script on the command line",
         )
-    own = _without_repeated(command, own, new)
+    for flag in (word for word in _OF_ONE_TIME if word in own and word not in new):
+        console.note(f"without {flag}, which was for that time: clusterkit rerun {job} {flag}")
+    own = [word for word in _without_repeated(command, own, new) if word not in _OF_ONE_TIME]
     argv = [*own, *new, *(["--", *script, *arguments] if script else ())]
     os.chdir(folder)
     console.note(f"in {folder}: {shlex.join(['clusterkit', *config, 'submit', *argv])}")

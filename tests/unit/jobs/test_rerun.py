@@ -131,8 +131,11 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     assert "code: " in again.stderr
     said = typed_in(tmp_path, "logs", "latest", "--node", "0", **home).stdout
     assert said == "a b  c --lr 1 on node-0 node-1\n"
-    third = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--name", "three", **home)
-    assert "--wait --nodes 2 --dry-run --name three -- say.sh" in third.stderr
+    other = ("--", "say.sh", "--lr", "2")
+    third = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--name", "three", *other, **home)
+    assert "off --nodes 2 --dry-run --name three -- say.sh --lr 2\n" in third.stderr
+    assert "without --wait, which was for that time" in third.stderr
+    assert "arguments of say.sh: a 'b  c' --lr 1 then, --lr 2 now" in third.stderr
     jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
     assert [job["name"] for job in jobs] == ["one", "one"]
     assert (Path(jobs[1]["run_dir"]) / FILE).stat().st_mode & 0o077 == 0
@@ -158,7 +161,7 @@ def test_the_configuration_that_a_flag_named_stays(code: Path, tmp_path: Path) -
     flags = ("--cluster", "mine", "--preflight", "off", "--wait", "--name", "submit", "say.sh")
     first = typed_in(code, "--config-file=own.yaml", "submit", *flags, **home)
     assert first.returncode == 0, first.stderr
-    for more in ((), ("--dry-run",)):
+    for more in (("--wait",), ("--dry-run",)):
         again = typed_in(tmp_path, "rerun", "latest", *more, **home)
         assert again.returncode == 0, again.stderr
         assert shlex.join(["--config-file", f"{code}/own.yaml", "submit"]) in again.stderr
@@ -187,7 +190,7 @@ def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> N
     one = typed_in(code, "rerun", f"{name}/1", **home)
     assert one.returncode == 2
     assert f"clusterkit rerun {name}" in one.stderr
-    assert typed_in(code, "rerun", name, **home).returncode == 0
+    assert typed_in(code, "rerun", name, "--wait", **home).returncode == 0
     assert len(jobs()) == 4
 
 
