@@ -38,7 +38,9 @@ exec 3<>"/dev/tcp/localhost/$1" || exit 1
 cat <&3 & cat >&3 <&0 & wait %1; kill %2 2>/dev/null
 """
 """Joins a step's input and output with a port, for bash."""
+_TRY = 'exec 3<>"/dev/tcp/localhost/$1"'
 _PIECE = 1 << 15
+_CONNECTS_S = 5.0
 _MOST_CONNECTIONS = 64
 """At a time; on Slurm each of them is a step."""
 _PROBE = "run"
@@ -203,6 +205,13 @@ def _said(reply: Reply, timeout_s: float) -> Said:
     return Said(node=reply.node, output=output.stdout, exit_code=output.exit_code)
 
 
+def listens_here(port: int) -> bool:
+    """Tell whether somebody listens on a port of this machine's loopback."""
+    with suppress(OSError), socket.create_connection(("localhost", port), timeout=_CONNECTS_S):
+        return True
+    return False
+
+
 class Forward:
     """A port of this machine's loopback that leads to one of a node."""
 
@@ -235,10 +244,21 @@ class Forward:
 
     def serve(self) -> None:
         """Join each connection with one to the node, until Ctrl-C."""
+        threading.Thread(target=self._try, daemon=True).start()
         while True:
             near, _ = self._listener.accept()
             self._turns.acquire()
             threading.Thread(target=self._join, args=(near,), daemon=True).start()
+
+    def _try(self) -> None:
+        """Tell of nobody who listens there before somebody wonders at an empty page."""
+        try:
+            if self._login is not None:
+                self._login.reach(self._port).close()
+            else:
+                self._step(_TRY, subprocess.DEVNULL)
+        except (RemoteError, OSError) as error:
+            self._told(str(error))
 
     def _join(self, near: socket.socket) -> None:
         try:
@@ -254,12 +274,15 @@ class Forward:
             with closing(self._login.reach(self._port)) as far:
                 _carry_both(near, far)
             return
-        words = ("bash", "-c", _RELAY, "clusterkit", str(self._port))
+        self._step(_RELAY, near.fileno())
+
+    def _step(self, script: str, stream: int) -> None:
+        words = ("bash", "-c", script, "clusterkit", str(self._port))
         argv = attached_argv(self._place.node, _job_id(self._place), words)
         done = subprocess.run(
             tied(argv, signal.SIGTERM),
-            stdin=near.fileno(),
-            stdout=near.fileno(),
+            stdin=stream,
+            stdout=stream,
             stderr=subprocess.PIPE,
             env=step_environment(os.environ),
             check=False,

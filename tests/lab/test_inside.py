@@ -27,6 +27,7 @@ print("stands", os.environ["CK_NODE_RANK"], flush=True)
 server.serve_forever()
 """
 SERVED = "18473"
+UNSERVED = "18474"
 clusters = pytest.mark.parametrize(
     "cluster", ["lab", pytest.param("rack", marks=pytest.mark.smoke)]
 )
@@ -118,6 +119,27 @@ def test_a_port_of_a_node_is_one_of_this_machine(desk: Desk, cluster: str) -> No
             os.killpg(way.pid, signal.SIGINT)
             way.wait(timeout=10)
         assert way.stderr.read() == ""
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_a_port_where_nobody_listens_is_told_before_anybody_connects(
+    desk: Desk, cluster: str
+) -> None:
+    with serving(desk, cluster) as job:
+        way = desk.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", "forward", job, f"0:{UNSERVED}", "--node", "0"],
+            cwd=desk.folder,
+            env=desk.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert way.stderr is not None
+            assert f"port {UNSERVED}: nothing listens there" in way.stderr.readline()
+        finally:
+            os.killpg(way.pid, signal.SIGINT)
+            way.wait(timeout=10)
 
 
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')"

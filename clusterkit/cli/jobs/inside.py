@@ -76,12 +76,14 @@ def forward(job: JobArgument, port: str, node: str | None = None) -> None:
 
     For TensorBoard, Jupyter or a debugger that runs inside the job.
     """
-    from clusterkit.jobs.inside import Forward
+    from clusterkit.jobs.inside import Forward, listens_here
 
     local, there = _ports(port)
     place = _place(job, node)
     if place.job.submission.kind.shares_machine:
         console.say(f"the job runs on this machine: http://localhost:{there}")
+        if not listens_here(there):
+            console.warn(f"port {there}: nothing listens there")
         return
     with closing(Forward(place, there, local=local, told=console.warn)) as way:
         console.say(f"http://localhost:{way.local} is port {there} of {place.node}; Ctrl-C ends it")

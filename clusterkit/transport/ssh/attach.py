@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+import paramiko
+
 from clusterkit.core.errors import RemoteError
 from clusterkit.transport.base import check_names
 from clusterkit.transport.ssh.client import Line, SshClient
@@ -90,7 +92,13 @@ class Login:
             RemoteError: nothing listens there, or the node cannot be reached.
         """
         with self._explained():
-            return self._opened().open_channel("direct-tcpip", ("localhost", port), ("", 0))
+            try:
+                return self._opened().open_channel("direct-tcpip", ("localhost", port), ("", 0))
+            except paramiko.ChannelException as error:
+                if error.code != paramiko.OPEN_FAILED_CONNECT_FAILED:
+                    raise
+                message = f"port {port}: nothing listens there"
+                raise RemoteError(message, node=self.node) from error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from clusterkit.cli.frame.main import app
 from clusterkit.cli.jobs.inside import _ports
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
-from clusterkit.jobs.inside import Said, _said
+from clusterkit.jobs.inside import Said, _said, listens_here
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from tests.helpers.needs import require
@@ -152,3 +153,10 @@ def test_what_cannot_be_is_refused(words: list[str], message: str) -> None:
     error = CliRunner().invoke(app, words).exception
     assert isinstance(error, UserError)
     assert error.problems[0].message.startswith(message)
+
+
+def test_whether_anybody_listens_on_a_port_of_this_machine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listens_here(port)
+    assert not listens_here(port)
