@@ -33,10 +33,11 @@ def document_of(job: Job) -> dict[str, Any]:
     }
 
 
-def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return what `--json` prints of an array."""
+def array_document(array: str | None, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return what `--json` prints of an array, or of several jobs that are none."""
     counts = Counter(job.status.state.value for job in jobs)
-    return {"array": array, "jobs": [document_of(job) for job in jobs], "counts": counts}
+    of_array = {"array": array} if array else {}
+    return {**of_array, "jobs": [document_of(job) for job in jobs], "counts": counts}
 
 
 def counted(jobs: Sequence[Job]) -> str:

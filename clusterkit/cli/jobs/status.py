@@ -196,8 +196,12 @@ def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
 
 
+_LEFT_OUT = ((), (6,), (6, 5), (6, 5, 2))
+"""Columns for which a narrow terminal has no room beside whole names: SUBMITTED, CLUSTER, EXIT."""
+
+
 def _table(jobs: list[Job]) -> None:
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (
             name_of(job),
             console.coloured(job.status.state.value, colour_of(job)),
@@ -210,10 +214,18 @@ def _table(jobs: list[Job]) -> None:
         for job in jobs
     ]
     head = ("JOB", "STATE", "EXIT", "NODES", "TIME", "CLUSTER", "SUBMITTED")
-    first, *lines = table([head, *rows], "<<>>>", widths=(0, 9, 4, 5))
     # Whoever reads it through a pipe searches names, and sees all of them.
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    room = max(8, columns - len(first) - 4)
+    longest = max(len(job.submission.name) for job in jobs)
+    for left_out in _LEFT_OUT:
+        shown = [i for i in range(len(head)) if i not in left_out]
+        aligned = "".join("<<>>><<"[i] for i in shown)
+        widths = [(0, 9, 4, 5, 0, 0, 0)[i] for i in shown]
+        cells = [[row[i] for i in shown] for row in (head, *rows)]
+        first, *lines = table(cells, aligned, widths=widths)
+        room = max(8, columns - len(first) - 4)
+        if longest <= room:
+            break
     console.say(console.bold(f"{first}    NAME"))
     for line, job in zip(lines, jobs, strict=True):
         array = f" ({job.submission.array})" if job.submission.array else ""
@@ -225,16 +237,22 @@ def _table(jobs: list[Job]) -> None:
 
 
 def _size(submission: Submission) -> str:
-    """Return `2x8` for two nodes with eight GPUs each, and the nodes alone where those differ."""
+    """Return `2x8` for two nodes with eight GPUs each, and the nodes alone where those differ.
+
+    `1:2x8` for an elastic job of one or two.
+    """
     each, rest = divmod(submission.slots, submission.nodes or 1)
-    return f"{submission.nodes}x{each}" if each and not rest else f"{submission.nodes}"
+    most = f":{submission.max_nodes}" if submission.max_nodes else ""
+    return f"{submission.nodes}{most}" + (f"x{each}" if each and not rest else "")
 
 
-def _time(job: Job) -> str:
+def _time(job: Job, attempts: Sequence[Results] | None = None) -> str:
     """Return how long the last attempt of a job ran or runs, or the next one waits."""
     status = job.status
     if status.state in _WAITING:
-        attempts = node_results.read_attempts(job.run) if job.submission.most_attempts > 1 else ()
+        if attempts is None:
+            again = job.submission.most_attempts > 1
+            attempts = node_results.read_attempts(job.run) if again else ()
         ends = (node.ended_at for one in attempts for node in one.nodes)
         since = max((job.submission.submitted_at, *ends))  # a node may tell any time
         return in_words(max(0.0, time.time() - since))
@@ -253,7 +271,8 @@ def _moment(moment: float) -> str:
 
 def _describe(job: Job) -> None:
     submission = job.submission
-    nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
+    most = f" to {submission.max_nodes}" if submission.max_nodes else ""
+    nodes = f"{submission.nodes}{most} node{'s' if most or submission.nodes != 1 else ''}"
     if submission.slots:
         nodes += f", {submission.slots} slot{'s' if submission.slots != 1 else ''}"
     console.say(f"{console.bold(name_of(job))}  {state_text(job)}")
@@ -307,7 +326,7 @@ def _attempts(job: Job, attempts: Sequence[Results]) -> list[str]:
 
 def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
     """Return lines of when the job and its last attempt began and how long it took, or waits."""
-    status, took = job.status, _time(job)
+    status, took = job.status, _time(job, attempts)
     if status.state in _WAITING:
         if status.expected_at is None:
             return [f"  waits      for {took}"]

@@ -47,12 +47,21 @@ _QUIET = frozenset({JobState.SUCCEEDED, JobState.PENDING})
 UNDER_WAY = frozenset({JobState.PENDING, JobState.RUNNING, JobState.REQUEUED})
 
 
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help=JOB_HELP)]
+
+
 def wait(
-    job: JobArgument,
+    jobs: JobsArgument,
     json: JsonFlag = False,
 ) -> None:
-    """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
-    raise typer.Exit(_wait_for_named(job, as_json=json, verb="wait"))
+    """Wait until jobs are over: exit 0 if all succeeded, 1 if not, 2 if nobody can tell."""
+    if len(jobs) == 1:
+        raise typer.Exit(_wait_for_named(jobs[0], as_json=json, verb="wait"))
+    found = [named.runs for named in map(runs_named, jobs)]
+    runs = tuple(dict.fromkeys(run for several in found for run in several))
+    for run in runs:
+        note_owner(run)
+    raise typer.Exit(wait_for_runs(runs, named=" ".join(jobs), as_json=json))
 
 
 def supervise(
@@ -69,7 +78,7 @@ def supervise(
 
 
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help=JOB_HELP)],
+    jobs: JobsArgument,
     json: JsonFlag = False,
 ) -> None:
     """End jobs, pending or running, and wait until they are over."""
@@ -119,12 +128,13 @@ def wait_for_runs(
     runs: Sequence[RunFolder],
     *,
     array: str | None = None,
+    named: str | None = None,
     as_json: bool = False,
     verb: str = "wait",
 ) -> int:
-    """Wait for a job, or every job of an array; say how it ended, and return the exit code.
+    """Wait for a job, every job of an array, or several; say how all ended, return the exit code.
 
-    `verb` is what the user has typed, and would type to come back.
+    `verb`, and `named` of several jobs, is what the user has typed, and would type to come back.
     """
 
     def changed(job: Job) -> None:
@@ -134,7 +144,7 @@ def wait_for_runs(
     began = time.monotonic()
 
     def looked(jobs: Sequence[Job]) -> None:
-        what = counted(jobs) if array else f"{name_of(jobs[0])} {plain_state(jobs[0])}"
+        what = counted(jobs) if array or named else f"{name_of(jobs[0])} {plain_state(jobs[0])}"
         show(f"{what}, {in_words(time.monotonic() - began)}")
 
     try:
@@ -143,19 +153,20 @@ def wait_for_runs(
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
         submission = runfolder.read_submission(runs[0])
-        name = array or (submission and submission.job_id) or runs[0].key
+        name = array or named or (submission and submission.job_id) or runs[0].key
         console.note(f"\n{name} is still running; come back: clusterkit {verb} {name}")
         if not leave_behind(runs) and any(map(may_need_client, runs)):
             console.note("until then nobody starts it when its time comes, or restarts it")
         return EXIT_INTERRUPTED
     if array is None:
-        console.note(*why_failed(jobs[0]))
+        for job in jobs:
+            console.note(*why_failed(job))
     else:
         console.note(f"{array} {counted(jobs)}")
         console.note(*blocks(array, jobs, causes_of(jobs)))
     if as_json:
-        document = array_document(array, jobs) if array else full_document_of(jobs[0])
-        console.json_document(document)
+        several = array_document(array, jobs) if array or named else None
+        console.json_document(several or full_document_of(jobs[0]))
     return worst(jobs)
 
 

@@ -703,6 +703,35 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
     assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
     assert _size(job.submission) == "2x8"
+    assert _size(dataclasses.replace(job.submission, max_nodes=4)) == "2:4x8"
+
+
+def test_a_narrow_terminal_shows_names_whole_rather_than_when_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path, name="llama-7b-warmup-1e-4")
+    status = JobStatus(state=JobState.RUNNING)
+    jobs = [Job(run=run, submission=runfolder.read_submission(run), status=status)]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns, has in ((200, True), (len("JOB") + 60, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _table(jobs)
+        head, row = capsys.readouterr().out.splitlines()
+        assert row.endswith("  llama-7b-warmup-1e-4")
+        assert ("SUBMITTED" in head) is has
+        assert len(row) <= columns
+
+
+def test_the_attempts_of_a_job_are_read_once(
+    clusterkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(clusterkit, requeue=1)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    monkeypatch.setattr(node_results, "read_attempts", None)
+    job = Job(run=run, submission=submission, status=JobStatus(state=JobState.PENDING))
+    assert _times(job, ())[0].startswith("  waits ")
 
 
 def test_expected_starts_are_those_of_jobs_that_wait(clusterkit: Path) -> None:
@@ -892,6 +921,12 @@ def test_cancel_and_wait(clusterkit: Path) -> None:
     done = start(clusterkit, "true")
     assert ck("wait", done.run_id).returncode == 0
     assert "was over already: succeeded" in ck("cancel", done.run_id).stdout
+    both = ck("wait", run.run_id, "latest", done.run_id, "--json")
+    assert both.returncode == 1
+    document = json.loads(both.stdout)
+    assert [job["state"] for job in document["jobs"]] == ["cancelled", "succeeded"]
+    assert document["counts"] == {"cancelled": 1, "succeeded": 1}
+    assert "array" not in document
 
 
 def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
