@@ -48,8 +48,8 @@ def rerun(
 ) -> None:
     """Submit a job, or an array, again from the same folder, and say what has changed since.
 
-    Of a flag that may be given once, the new one counts; --wait and --follow are not taken over.
-    The exit code is that of submit.
+    Of a flag that may be given once, the new one counts. --wait and
+    --follow are not taken over. The exit code is that of submit.
     """
     if job.startswith("-"):
         raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
