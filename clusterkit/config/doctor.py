@@ -284,7 +284,9 @@ def login_nodes(machine: Machine) -> Iterator[Item]:
                 yield replace(item, node=spec.login)
         except (RemoteError, UserError) as error:
             why, _, fix = str(error).partition("\nhint: ")
-            yield _item("login", f"cluster {name}: {why}", FAIL, fix or None, needed=True)
+            why = why.removeprefix(f"{spec.login}: ")
+            item = _item("login", f"cluster {name}: {why}", FAIL, fix or None, needed=True)
+            yield replace(item, node=spec.login)
 
 
 def _login_node(name: str, spec: ClusterSpec, run: Run) -> Iterator[Item]:

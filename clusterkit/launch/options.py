@@ -9,7 +9,7 @@ and `render` (`api/arguments.py`), the schema of job files (`launch/jobfile.py`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import PurePath
 from typing import Annotated
@@ -17,8 +17,6 @@ from typing import Annotated
 from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn, ScriptKind
 from clusterkit.launch.frameworks import builtin_names
 from clusterkit.launch.option_rows import Option, Place, Row, rows_of
-
-_FRAMEWORKS = "{} or {}".format(", ".join(builtin_names()[:-1]), builtin_names()[-1])
 
 
 # Two lines a row: name, type and default round what the help and the reference say.
@@ -38,7 +36,7 @@ class JobOptions:
     cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
         "a100", short="-c", variable=True)] = None
     framework: Annotated[str | None, Option("NAME",
-        f"What starts the processes: {_FRAMEWORKS} (`clusterkit explain frameworks`).",
+        "What starts the processes: {FRAMEWORKS} (`clusterkit explain frameworks`).",
         "torchrun", short="-f", variable=True)] = None
     nodes: Annotated[int | str | None, Option("N",
         "Number of nodes, or MIN:MAX for an elastic job.",
@@ -156,7 +154,11 @@ class SubmitOptions(JobOptions):
 @cache
 def job_options() -> Mapping[str, Row]:
     """Return every row of a job, in the order of the help."""
-    return {**rows_of(JobOptions), **rows_of(ArrayOptions), **rows_of(SubmitOptions)}
+    rows = {**rows_of(JobOptions), **rows_of(ArrayOptions), **rows_of(SubmitOptions)}
+    row, (*names, last) = rows["framework"], builtin_names()
+    listed = row.option.help.replace("{FRAMEWORKS}", f"{', '.join(names)} or {last}")
+    rows["framework"] = replace(row, option=replace(row.option, help=listed))
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,8 +81,13 @@ def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Pr
         if "\0" in value:
             yield problem("nul", what=what, value=value)
         if LONE_SURROGATE.search(value):
-            shown = value.encode(errors="surrogateescape").decode(errors="backslashreplace")
-            yield problem("not-utf8", what=what, shown=shown)
+            yield problem("not-utf8", what=what, shown=LONE_SURROGATE.sub(_escaped, value))
+
+
+def _escaped(half: re.Match[str]) -> str:
+    r"""Return half of a surrogate pair as text: `\xff` where it stands for a byte of a name."""
+    number = ord(half[0])
+    return f"\\x{number - 0xDC00:02x}" if 0xDC80 <= number <= 0xDCFF else f"\\u{number:04x}"
 
 
 def _check_sizes(job: JobSpec) -> Iterator[Problem]:

@@ -67,12 +67,17 @@ def test_what_is_not_utf_8_is_refused_by_name(tmp_path: Path, locale: str) -> No
     folder.mkdir()
     for name in ("a.py", os.fsdecode(b"b\xfe.py")):
         (folder / name).write_text("print('hello')\n")
+    (folder / "sweep.json").write_text(json.dumps([{"lr": "x\ud800"}, {"lr": "2"}]))
     refused = "--framework", "env", "--preflight", "off"
     for words, said in (
         (("submit", *refused, b"b\xfe.py"), r"script is not UTF-8: b\xfe.py"),
         (("submit", *refused, "a.py"), rf"the working folder is not UTF-8: {tmp_path}/bad\xff"),
         (("submit", *refused, "a.py", b"\xfd"), r"argument is not UTF-8: \xfd"),
         (("submit", *refused, "--env", b"A=\xfc", "a.py"), r"the value of A is not UTF-8: \xfc"),
+        (
+            ("submit", *refused, "--array", "sweep.json", "a.py", "{lr}"),
+            r"argument is not UTF-8: x\ud800",
+        ),
         (("render", "--framework", "env", "--stdout", "a.py"), "the working folder is not UTF-8"),
     ):
         done = run(folder, *words, env=LOCALES[locale])

@@ -153,7 +153,7 @@ def test_a_login_node_is_asked_for_python_clusterkit_and_slurm(tmp_path: Path) -
     refused = RemoteError("Permission denied", node="me@head", hint="try it by hand: ssh me@head")
     (item,) = _asked_there(tmp_path, refused)
     assert item.finding
-    assert item.summary == "cluster a: me@head: Permission denied"
+    assert (item.node, item.summary) == ("me@head", "cluster a: Permission denied")
     assert item.fix == "try it by hand: ssh me@head"
 
 
