@@ -81,7 +81,12 @@ class VerbGroup(TyperGroup):
         if cmd_name not in self.commands:
             return None
         if self.commands[cmd_name] is None:
-            self.commands[cmd_name] = command_of(cmd_name)
+            try:
+                self.commands[cmd_name] = command_of(cmd_name)
+            except ImportError as error:
+                if verb_of(sys.argv[1:]) is not None:
+                    raise
+                return _unloadable(cmd_name, error)  # the help of all is to show the others
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
@@ -108,6 +113,13 @@ def command_of(name: str) -> Any:
     command.name = name
     command.epilog = f"Example: {_EXAMPLES[name]}"
     return command
+
+
+def _unloadable(name: str, error: ImportError) -> Any:
+    """Return what stands for a verb in the list of all where its module cannot be loaded."""
+    app = typer.Typer(add_completion=False)
+    app.command(name, help=f"Cannot be loaded: {error}.")(lambda: None)
+    return typer.main.get_command(app)
 
 
 def _print_version(requested: bool) -> None:

@@ -38,6 +38,9 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     verb = _NO_VERB.fullmatch(message)
     if verb is not None and path == "clusterkit":
         hint = verb_instead(verb[1]) or hint
+    elif verb is not None:
+        ours, remark = _instead(path.removeprefix("clusterkit ")).get(verb[1], ("", ""))
+        hint = f"{path} {ours} ({remark})" if ours else hint
     extra = _TOO_MANY.match(message)
     if extra is not None and path == "clusterkit report":
         hint = f"clusterkit status {extra[1]} --usage, of one job"
@@ -50,7 +53,8 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
 def verb_instead(word: str) -> str | None:
     """Return the command of ours that does what `word` does elsewhere; None where there is none."""
     ours, remark = _instead("verb").get(word, ("", ""))
-    return f"clusterkit {ours}{remark and f' ({remark})'}" if ours else None
+    said = ours if ours.startswith("pip ") else f"clusterkit {ours}"
+    return f"{said}{remark and f' ({remark})'}" if ours else None
 
 
 def wants_json(arguments: Sequence[str], command: Any) -> bool:

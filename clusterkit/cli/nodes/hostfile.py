@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,10 @@ def _of_file(file: str, slots: int | None) -> Found:
 
     source = "<stdin>" if file == "-" else file
     path = Path("/dev/stdin" if file == "-" else file)
+    if {*"[,"} & {*file} and not path.exists():
+        raise UserError(
+            f"there is no file {file}", hint=f"a hostlist: --hostlist {shlex.quote(file)}"
+        )
     found = parse(read_text(path, source=source), source=source)
     return _with_slots(found.hosts, slots), found.warnings
 

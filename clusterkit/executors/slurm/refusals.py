@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clusterkit.core.commands import TIMED_OUT, Answer
 from clusterkit.core.data import read_table
+from clusterkit.core.errors import did_you_mean
 from clusterkit.core.model import LaunchPlan
 from clusterkit.executors.base import RefusalError
 from clusterkit.launch.sbatch_options import OURS
@@ -108,7 +109,9 @@ def _asked_for(message: str, plan: LaunchPlan) -> str | None:
         if option in plan.cluster.extra_directives:
             return f"remove {option} from `extra_directives` of cluster {plan.cluster.name}"
         if option in plan.directives and option not in OURS:
-            return f"remove --set sbatch.{option}, or give it another value"
+            unknown = "unrecognized option" in message
+            near = did_you_mean(option, OURS, alike=0.8) if unknown else None
+            return near or f"remove --set sbatch.{option}, or give it another value"
     return None
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _NOT_FOR_SLURM = re.compile(r"\\|%\d|%%%")
 """What no release of Slurm can be told in a file name (sbatch(1), "filename pattern"; slurmstepd's
 fname.c): a backslash ends the expansion of job ids, and `%%` becomes `%` but for these."""
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
 """submitit writes job and task there (`JobPaths`), and so into other folders."""
 
@@ -199,7 +201,11 @@ def _require_script(script: str, workdir: Path) -> None:
     beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
     close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
     hint = f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}"
-    if path.suffix != ".py":
+    if any(sign in script for sign in (" && ", " | ", "; ", " > ")):
+        hint = f"a line of shell: clusterkit submit ... -- bash -c {shlex.quote(script)}"
+    elif _DOTTED.fullmatch(script) and path.suffix not in {".py", ".sh"}:
+        hint = f"a module: clusterkit submit ... -m {script} [ARGS]"
+    elif path.suffix != ".py":
         hint += (
             f"\n  a program that the nodes alone have: clusterkit submit ... env {script} [ARGS]"
         )

@@ -112,6 +112,18 @@ def test_a_verb_that_cannot_be_loaded_says_why_and_what_to_do(
     assert "No module named" in json.loads(done.stdout)["error"]["message"]
 
 
+def test_one_verb_that_cannot_be_loaded_leaves_the_help_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("nodes.gone", "nodes.topo"):
+        monkeypatch.setitem(VERBS, "topo", module)
+        shown = typed_in(tmp_path, "--help")
+        assert shown.returncode == 0
+        words = " ".join(shown.stdout.split())
+        assert "explain" in words
+        assert ("topo Cannot be loaded: No module named" in words) is (module == "nodes.gone")
+
+
 def test_the_help_of_submit_names_all_frameworks(tmp_path: Path) -> None:
     shown = typed_in(tmp_path, "submit", "--help").stdout
     assert not [name for name in builtin_names() if name not in shown]

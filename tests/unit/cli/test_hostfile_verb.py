@@ -173,3 +173,9 @@ def test_of_a_file_that_is_no_hostfile_not_every_line_is_an_error(run: Run) -> N
     assert done.code == 2
     assert done.err.count("error: ") == 12
     assert done.err.endswith("and 67 more errors\n")
+
+
+def test_a_hostlist_in_place_of_a_file(run: Run) -> None:
+    done = run("n[1-4]")
+    assert done.code == 2
+    assert "hint: a hostlist: --hostlist 'n[1-4]'" in done.err

@@ -133,6 +133,17 @@ TORCHRUN = ("--framework", "torchrun")
         (("rm",), ["no such command 'rm'", "clusterkit status JOB --json (run_dir is"]),
         (("render", "sbatch", "train.py"), ["hint: clusterkit render --only sbatch train.py"]),
         (("render", "compose"), ["hint: clusterkit render --only compose SCRIPT"]),
+        (
+            ("submit", *TORCHRUN, "true && echo b"),
+            ["hint: a line of shell: clusterkit submit ... -- bash -c 'true && echo b'"],
+        ),
+        (
+            ("submit", *TORCHRUN, "mypkg.train"),
+            ["hint: a module: clusterkit submit ... -m mypkg.train [ARGS]"],
+        ),
+        (("config", "validate"), ["hint: clusterkit config show (it reads all files"]),
+        (("upgrade",), ["hint: pip install --upgrade FILE.whl"]),
+        (("uninstall",), ["hint: pip uninstall clusterkit-launch"]),
         (("ps",), ["no such command 'ps'", "hint: clusterkit status"]),
         (("render", *TORCHRUN, "--only", "sbath", "train.py"), ["did you mean 'sbatch'?"]),
     ],

@@ -408,6 +408,7 @@ def test_sbatchs_own_words_and_our_hint(fake: Fake, tmp_path: Path, words: str, 
     ("words", "hint"),
     [
         ("unrecognized option --foo=qos", "remove --set sbatch.foo"),
+        ("unrecognized option '--acount=x'", "did you mean 'account'?"),
         ("Invalid --mail-type specification", "remove --set sbatch.mail-type"),
         ("unrecognized option --exclusve", "remove exclusve from `extra_directives` of cluster c"),
         ("unrecognized option --no-requeue", "`skip_directives` of cluster c"),
@@ -418,6 +419,7 @@ def test_a_refused_option_goes_back_to_who_asked_for_it(
 ) -> None:
     fake("sbatch", f'echo "sbatch: error: {words}" >&2; exit 1')
     directives = {"foo": "qos", "mail-type": "NOPE", "exclusve": None, "no-requeue": None}
+    directives["acount"] = "x"
     plan = slurm_plan(tmp_path, directives=directives)
     site = dataclasses.replace(plan.cluster, extra_directives={"exclusve": ""})
     with pytest.raises(RemoteError) as caught:
