@@ -27,13 +27,15 @@ NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
 
 def pids() -> list[int]:
     """Return the processes that this PID namespace sees."""
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    # Here and below no Path per process: tests that wait for processes look several times a second.
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def read_cmdline(pid: int) -> tuple[str, ...]:
     """Return the arguments of a process; empty when it is gone or a zombie."""
     try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:  # noqa: PTH123
+            raw = file.read()
     except OSError:
         return ()
     return tuple(part.decode(errors="replace") for part in raw.split(b"\0")[:-1])
@@ -54,22 +56,24 @@ def inner_pid(pid: int) -> int | None:
 def pid_namespace(pid: int) -> str | None:
     """Return the identity of the PID namespace of a process."""
     try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
     except OSError:
         return None
 
 
 def find_holders(root: Path) -> dict[str, int]:
     """Return host name -> holder for every living host of the lab in ``root``."""
-    found: dict[str, int] = {}
-    for pid in pids():
-        argv = read_cmdline(pid)
-        # The holder's script may lie elsewhere (another checkout): the lab folder decides.
-        ours = len(argv) == 4 and Path(argv[1]).name == HOLDER.name and argv[2] == str(root)
-        # The unshare that started it and what it forks have the same arguments for a moment.
-        if ours and inner_pid(pid) == 1:
-            found[argv[3]] = pid
-    return found
+    held = ((held_by(root, pid), pid) for pid in pids())
+    return {host: pid for host, pid in held if host is not None}
+
+
+def held_by(root: Path, pid: int) -> str | None:
+    """Return the host of the lab in ``root`` whose holder a process is; None where it is none."""
+    argv = read_cmdline(pid)
+    # The holder's script may lie elsewhere (another checkout): the lab folder decides.
+    ours = len(argv) == 4 and argv[2] == str(root) and Path(argv[1]).name == HOLDER.name
+    # The unshare that started it and what it forks have the same arguments for a moment.
+    return argv[3] if ours and inner_pid(pid) == 1 else None
 
 
 def start_holder(layout: Layout, host: str) -> int:

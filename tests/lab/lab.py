@@ -64,6 +64,8 @@ class Lab:
         """Whether clients that `run` starts on the head are forked where that is the same."""
         self._clients: tuple[int, WarmClients] | None = None
         self._starts_clients = threading.Lock()
+        self._holders: dict[str, int] = {}
+        """Those that were found; each is looked at again before it is used."""
 
     @property
     def layout(self) -> Layout:
@@ -259,8 +261,10 @@ class Lab:
         for pid in hosts.pids():
             if hosts.pid_namespace(pid) != namespace:
                 continue
-            argv, inner = hosts.read_cmdline(pid), hosts.inner_pid(pid)
-            if argv and inner is not None and re.search(pattern, " ".join(argv)):
+            argv = hosts.read_cmdline(pid)
+            if not argv or not re.search(pattern, " ".join(argv)):
+                continue
+            if (inner := hosts.inner_pid(pid)) is not None:
                 found.append(HostProcess(pid=pid, inner_pid=inner, argv=argv))
         return found
 
@@ -284,7 +288,10 @@ class Lab:
 
     def _holder(self, host: str) -> int:
         """Return the holder of a living host."""
-        pid = hosts.find_holders(self.root).get(host)
+        pid = self._holders.get(host)
+        if pid is None or hosts.held_by(self.root, pid) != host:
+            self._holders = hosts.find_holders(self.root)
+            pid = self._holders.get(host)
         if pid is None:
             raise LabError(f"host {host} of {self.root} is not up: python -m tests.lab up")
         return pid
