@@ -14,6 +14,7 @@ A folder for its error files that goes when the job ends. torchrun leaves one in
 The flight recorder's variables under the names that torch had for them before 2.8.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -25,11 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import clusterkit_failure
+
+gc.disable()  # a seventh of what torch takes to be imported, of which nothing is garbage
+
 import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
+
+gc.freeze()
+gc.enable()
 
 BACKLOG = 4096
 OTHERS_LEAVE_S = 1

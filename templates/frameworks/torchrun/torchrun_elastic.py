@@ -9,6 +9,7 @@ the file CK_ROUNDS, where that is set, a JSON line for each round.
 """
 
 import dataclasses
+import gc
 import json
 import os
 import runpy
@@ -22,6 +23,8 @@ from typing import Any
 # Ranks that share the agents' store find each other by how often their own agent has restarted
 # them, and agents count differently: only the one whose rank died counts that.
 os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+
+gc.disable()  # until agent.py has imported all of torch
 
 import clusterkit_peers
 import clusterkit_store

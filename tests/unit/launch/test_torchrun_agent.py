@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterkit.core import peers
 from clusterkit.core.data import data_dir
 from tests.helpers.command_line import typed_in
 from tests.helpers.loading import load
@@ -120,3 +123,39 @@ def test_recorders_before_torch_2_8_are_asked_by_their_old_names(
     agent.ask_older_recorders()
     assert os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "9"
     assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ
+
+
+IMPORTS = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+class Torch:
+    looks = []
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "torch" else None
+    def create_module(self, spec):
+        self.looks.append(gc.isenabled())
+        return MagicMock(__path__=[])
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, Torch())
+for name in sys.argv[1:]:
+    __import__(name)
+print(any(Torch.looks), len(Torch.looks) > 3, gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize("programs", [["agent"], ["torchrun_elastic", "agent"]])
+def test_no_garbage_is_looked_for_while_torch_is_imported(
+    tmp_path: Path, programs: list[str]
+) -> None:
+    (tmp_path / "clusterkit_peers.py").symlink_to(peers.__file__)
+    places = [data_dir(f"templates/{name}") for name in ("frameworks/torchrun", "programs/ranks")]
+    path = ":".join(map(str, [*places, tmp_path]))
+    argv = [sys.executable, "-c", IMPORTS, *programs]
+    done = subprocess.run(
+        argv, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr
