@@ -1,4 +1,4 @@
-"""Which jobs `status` and `report` are about."""
+"""Which jobs `status`, `report` and `cancel --all` are about."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from clusterkit.cli.frame.job_args import all_runs, note_others
 from clusterkit.config.load import load_settings
 from clusterkit.core import files
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.model import JobState
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
@@ -42,6 +43,23 @@ def chosen_runs(
         and (name is None or fnmatchcase(submission.name, name))
         and submission.submitted_at >= began
     ]
+
+
+def states_named(text: str | None) -> frozenset[JobState]:
+    """Return the states that `--state` lists, none where it is not given.
+
+    Raises:
+        UserError: one is no state.
+    """
+    names_given = [word.strip().lower() for word in (text or "").split(",")]
+    names = [word for word in names_given if word]
+    for name in names:
+        if name not in set(JobState):
+            raise UserError(
+                f"--state {name}: there is no such state",
+                hint=choices_hint(name, [state.value for state in JobState]),
+            )
+    return frozenset(JobState(name) for name in names)
 
 
 def seconds_of(flag: str, text: str) -> float:

@@ -25,9 +25,9 @@ from clusterkit.cli.frame.job_args import (
     state_text,
     values_text,
 )
-from clusterkit.cli.jobs.choose import chosen_runs
+from clusterkit.cli.jobs.choose import chosen_runs, states_named
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
-from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text import cut, in_words, some_of, table
@@ -59,7 +59,7 @@ def status(
     json: JsonFlag = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
-    selected = _states(state)
+    selected = states_named(state)
     if usage and job is None:
         raise _usage_of_many()
     if watch and json:
@@ -136,18 +136,6 @@ def _usage(job: Job) -> dict[str, Any]:
     from clusterkit.observe.account import document_of as document_of_usage
 
     return {"usage": document_of_usage(usage_here(job))}
-
-
-def _states(text: str | None) -> frozenset[JobState]:
-    names_given = [word.strip().lower() for word in (text or "").split(",")]
-    names = [word for word in names_given if word]
-    for name in names:
-        if name not in set(JobState):
-            raise UserError(
-                f"--state {name}: there is no such state",
-                hint=choices_hint(name, [state.value for state in JobState]),
-            )
-    return frozenset(JobState(name) for name in names)
 
 
 def _list(

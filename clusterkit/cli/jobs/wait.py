@@ -1,4 +1,4 @@
-"""`clusterkit wait`, `supervise` and `cancel`: see a job, or all jobs of an array, to the end."""
+"""`clusterkit wait` and `supervise`: see a job, or all jobs of an array, to the end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from clusterkit.cli.frame.job_args import (
     state_text,
     values_text,
 )
-from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
-from clusterkit.core.errors import RemoteError
+from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.model import JobState
 from clusterkit.core.text import in_words, table
 from clusterkit.executors.run import runfolder
@@ -31,16 +30,13 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import (
     array_document,
     counted,
-    document_of,
     full_document_of,
     name_of,
 )
-from clusterkit.jobs.find import Named
 from clusterkit.jobs.start_queued import is_queued, may_need_client
 from clusterkit.jobs.starter import leave_behind, starter_of
 from clusterkit.jobs.state.load import Job, load_jobs
-from clusterkit.jobs.watch import cancel as end
-from clusterkit.jobs.watch import cancel_all, wait_for_all
+from clusterkit.jobs.watch import wait_for_all
 
 _MOST_ROWS = 40
 _QUIET = frozenset({JobState.SUCCEEDED, JobState.PENDING})
@@ -75,42 +71,6 @@ def supervise(
     `wait` and `logs -f` do the same; this is for a terminal multiplexer, or a unit of systemd.
     """
     raise typer.Exit(_wait_for_named(job, as_json=json, verb="supervise"))
-
-
-def cancel(
-    jobs: JobsArgument,
-    json: JsonFlag = False,
-) -> None:
-    """End jobs, pending or running, and wait until they are over."""
-    found = [runs_named(word) for word in jobs]  # all, before any is ended
-    ended: list[Job] = []
-    failed = False
-    for named in found:
-        over, errors = _end(named)
-        ended += over
-        failed = failed or bool(errors)
-        for error in errors:
-            console.error(error)
-        if named.array and not json:
-            console.say(f"{named.array} {counted(over)}")
-        elif not json:
-            for job in over:
-                already = "" if job.status.state is JobState.CANCELLED else "was over already: "
-                console.say(f"{name_of(job)} {already}{state_text(job)}")
-    if json:
-        console.json_document({"jobs": [document_of(job) for job in ended]})
-    if failed:
-        raise typer.Exit(EXIT_COULD_NOT)
-
-
-def _end(named: Named) -> tuple[list[Job], list[str]]:
-    """End what one word names; return what is over, and what went wrong."""
-    if named.array:
-        return cancel_all(named.runs)
-    try:
-        return [end(named.runs[0])], []
-    except RemoteError as error:  # the other jobs are to be ended all the same
-        return [], [str(error)]
 
 
 def _wait_for_named(word: str, *, as_json: bool, verb: str) -> int:

@@ -19,8 +19,9 @@ import typer
 
 from clusterkit.cli.diagnose.report import not_again
 from clusterkit.cli.frame.job_args import values_text
+from clusterkit.cli.jobs.cancel import cancel
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
-from clusterkit.cli.jobs.wait import _rows, cancel, wait_for_runs, worst
+from clusterkit.cli.jobs.wait import _rows, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
@@ -943,13 +944,53 @@ def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
 
     runs = [make_run(tmp_path, job_id=name) for name in ("7", "8")]
     by_name = {"7": Named(runs=(runs[0],)), "8": Named(runs=(runs[1],))}
-    monkeypatch.setattr("clusterkit.cli.jobs.wait.runs_named", by_name.__getitem__)
-    monkeypatch.setattr("clusterkit.cli.jobs.wait.end", ended)
+    monkeypatch.setattr("clusterkit.cli.jobs.cancel.runs_named", by_name.__getitem__)
+    monkeypatch.setattr("clusterkit.cli.jobs.cancel.end", ended)
     with pytest.raises(typer.Exit) as left:
         cancel(["7", "8"])
     said = capsys.readouterr()
     assert left.value.exit_code == 2
     assert (said.out.strip(), "Slurm does not answer" in said.err) == ("8 cancelled", True)
+
+
+def test_all_jobs_that_have_not_ended_are_cancelled_once_that_is_confirmed(
+    clusterkit: Path,
+) -> None:
+    over = start(clusterkit, "true")
+    assert ck("wait", over.run_id).returncode == 0
+    runs = [start(clusterkit, "sleep 600") for _ in range(2)]
+    asked = ck("cancel", "--all")
+    assert asked.returncode == 2
+    assert "--all would cancel 2 jobs" in asked.stderr
+    assert "--yes" in asked.stderr
+    assert all(f"local-{run.key}" in asked.stderr for run in runs)
+    assert f"local-{over.key}" not in asked.stderr
+    assert "no job to cancel" in ck("cancel", "--all", "--name", "other*").stderr
+    assert "no job to cancel" in ck("cancel", "--all", "--state", "succeeded").stderr
+    assert all(not run.cancelled.exists() for run in runs)
+    done = ck("cancel", "--all", "--name", "to*", "--cluster", "local", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)["jobs"]
+    assert [(job["job_id"], job["state"]) for job in ended] == [
+        (f"local-{run.key}", "cancelled") for run in runs
+    ]
+    alone = start(clusterkit, "sleep 600")  # one needs no question
+    assert ck("cancel", "--all").stdout.startswith(f"local-{alone.key} cancelled")
+
+
+def test_cancel_says_what_to_type_for_all_jobs(clusterkit: Path) -> None:
+    start(clusterkit, "true")
+    for words, hint in (
+        (("all",), "clusterkit cancel --all\n"),
+        (("*",), "clusterkit cancel --all\n"),
+        (("x*",), "clusterkit cancel --all --name 'x*'"),
+        (("--name", "x*"), "clusterkit cancel --all --name 'x*'"),
+        (("--all", "latest"), "clusterkit cancel latest"),
+        (("--all", "--state", "runing"), "did you mean 'running'?"),
+        ((), "clusterkit cancel latest, or another"),
+    ):
+        wrong = ck("cancel", *words)
+        assert (wrong.returncode, hint in wrong.stderr) == (2, True), wrong.stderr
 
 
 def test_an_unknown_job_exits_2(clusterkit: Path) -> None:

@@ -1,0 +1,158 @@
+"""`clusterkit cancel`: end the jobs that are named, or all that have not ended."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.cli.frame.job_args import JOB_HELP, plain_state, runs_named, state_text
+from clusterkit.cli.frame.main import EXIT_COULD_NOT
+from clusterkit.cli.jobs.choose import chosen_runs, states_named
+from clusterkit.cli.jobs.wait import UNDER_WAY
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import JobState
+from clusterkit.core.text import table
+from clusterkit.jobs.document import counted, document_of, name_of
+from clusterkit.jobs.find import Named
+from clusterkit.jobs.state.load import Job, load_jobs
+from clusterkit.jobs.watch import cancel as end
+from clusterkit.jobs.watch import cancel_all
+
+_JobsOrNone = Annotated[
+    list[str] | None, typer.Argument(metavar="[JOB]...", help=JOB_HELP, show_default=False)
+]
+
+
+@explained
+def cancel(
+    jobs: _JobsOrNone = None,
+    all_jobs: bool = False,
+    state: str | None = None,
+    name: str | None = None,
+    cluster: str | None = None,
+    yes: bool = False,
+    json: JsonFlag = False,
+) -> None:
+    """End jobs, pending or running, and wait until they are over."""
+    words, filters = jobs or [], {"--state": state, "--name": name, "--cluster": cluster}
+    _require_a_choice(words, {flag: text for flag, text in filters.items() if text}, all_jobs)
+    if all_jobs:
+        chosen = _not_ended(state, name, cluster)
+        if len(chosen) > 1 and not yes:
+            _ask(chosen, as_json=json)
+        over, errors = cancel_all([job.run for job in chosen])
+        _show(over, errors, as_json=json)
+        if not chosen:
+            console.note("no job to cancel; clusterkit status lists those that have ended")
+    else:
+        over, errors = [], []
+        for named in [_named(word) for word in words]:  # all are found before any is ended
+            ended, wrong = _end(named)
+            _show(ended, wrong, array=named.array, as_json=json)
+            over += ended
+            errors += wrong
+    if json:
+        console.json_document({"jobs": [document_of(job) for job in over]})
+    if errors:
+        raise typer.Exit(EXIT_COULD_NOT)
+
+
+def _require_a_choice(words: Sequence[str], filters: dict[str, str], all_jobs: bool) -> None:
+    """Refuse a command line that names neither jobs nor `--all`, or both.
+
+    Raises:
+        UserError: with the command line that may be meant.
+    """
+    given = "".join(f" {flag} {shlex.quote(text)}" for flag, text in filters.items())
+    if all_jobs and words:
+        raise UserError(
+            "--all is every job, and JOB is one", hint=f"clusterkit cancel {shlex.join(words)}"
+        )
+    if filters and not all_jobs:
+        raise UserError(
+            f"{', '.join(filters)} chooses among all jobs", hint=f"clusterkit cancel --all{given}"
+        )
+    if not words and not all_jobs:
+        raise UserError(
+            "missing argument 'JOB...'",
+            hint="clusterkit cancel latest, or another of those that `clusterkit status` lists; "
+            "--all ends all",
+        )
+
+
+def _not_ended(state: str | None, name: str | None, cluster: str | None) -> list[Job]:
+    """Return this user's jobs that have not ended and that all of these choose.
+
+    One whose state is unknown is only chosen by `--state unknown`.
+    """
+    states = states_named(state) or UNDER_WAY
+    jobs = load_jobs(chosen_runs(cluster=cluster, name=name))
+    unknown = sum(job.status.state is JobState.UNKNOWN for job in jobs)
+    if unknown and JobState.UNKNOWN not in states:
+        console.note(f"left alone: {unknown} of state unknown (--all --state unknown ends them)")
+    return [job for job in jobs if job.status.state in states and not job.status.state.final]
+
+
+def _ask(jobs: Sequence[Job], *, as_json: bool) -> None:
+    """List what would be cancelled, and ask whether to; where nobody can be asked, refuse.
+
+    Raises:
+        UserError: nobody can be asked.
+        typer.Abort: the answer is no.
+    """
+    rows = [(name_of(job), plain_state(job), job.submission.name) for job in jobs]
+    console.note(*(f"  {line}" for line in table(rows)))
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UserError(
+            f"--all would cancel {len(jobs)} jobs, and nobody can be asked here",
+            hint="add --yes to cancel all of them, or name those that you mean",
+        )
+    typer.confirm(f"Cancel these {len(jobs)} jobs?", default=False, abort=True, err=True)
+
+
+def _named(word: str) -> Named:
+    """Return the runs that a word names.
+
+    Raises:
+        UserError: there is none, with `--all` where the word means all, or is a pattern.
+    """
+    try:
+        return runs_named(word)
+    except UserError as error:
+        if word != "all" and not set(word) & set("*?["):
+            raise
+        pattern = "" if word in {"all", "*"} else f" --name {shlex.quote(word)}"
+        hint = f"clusterkit cancel --all{pattern}"
+        raise UserError(f"{word}: not a job", hint=hint) from error
+
+
+def _end(named: Named) -> tuple[list[Job], list[str]]:
+    """End what one word names; return what is over, and what went wrong."""
+    if named.array:
+        return cancel_all(named.runs)
+    try:
+        return [end(named.runs[0])], []
+    except RemoteError as error:  # the other jobs are to be ended all the same
+        return [], [str(error)]
+
+
+def _show(
+    over: Sequence[Job], errors: Sequence[str], *, array: str | None = None, as_json: bool
+) -> None:
+    for error in errors:
+        console.error(error)
+    if as_json:
+        return
+    if array:
+        console.say(f"{array} {counted(over)}")
+        return
+    for job in over:
+        already = "was over already: " if job.status.state.final else ""
+        already = "" if job.status.state is JobState.CANCELLED else already
+        console.say(f"{name_of(job)} {already}{state_text(job)}")
