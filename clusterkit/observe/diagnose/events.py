@@ -18,6 +18,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_around,
     next_run,
     nodes_named,
+    other_script_after,
     passed,
     raised_in,
     rank_below,
@@ -157,7 +158,9 @@ def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
     left = [
         after.offset
         for one, after in pairwise(live)
-        if one.last < after.offset and raised_in(after) and left_behind(one, after.offset)
+        if one.last < after.offset
+        and raised_in(after)
+        and (left_behind(one, after.offset) or other_script_after(one, after))
     ]
     return max(left, default=0)
 

@@ -87,6 +87,7 @@ NEXT_STEPS = tuple(row_of(NextStep, row) for row in read_table(__file__, "next_s
 LIBRARY = re.compile(
     r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
 )
+_MODULE_AT = re.compile(r'\s+File "([^"]{1,400})", line \d{1,7}, in <module>')
 _IN_BOX = re.compile(r"(?:\u2771 +\d+ [\u2502 ]*(.*)| +\d+\b|[\u2502\u256d\u2570])")
 """A line of source in a box of rich, the one that was called with its text, or of a box in it."""
 _NOTEBOOK_AT = re.compile(r"File (\S{1,400}):(\d{1,7}), in (\S.*)")
@@ -148,6 +149,8 @@ _LATER = 150
 """Good lines after an exception that are of a later process: the one that raised it has ended."""
 _SOON = 30
 """Good lines before another exception that are of the program after one that never began."""
+_BEGUN = 3
+"""Good lines before an exception in another script that are of its own."""
 _LAST = 10
 _DIGITS = re.compile(r"[0-9]+")
 _IN_TURN = 20
@@ -231,6 +234,16 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
     before = reversed(lines_before(hit, _FRAME)) if hit.line else ()
     inside = takewhile(lambda line: line.startswith("  "), before)
     return tuple(islice((line for line in inside if line.startswith('  File "')), 1))
+
+
+def script_of(hit: Hit) -> str:
+    """Return the script at the top of the traceback of an exception; nothing where none is known.
+
+    Programs of an environment, such as launchers, are no scripts.
+    """
+    before = reversed(lines_before(hit, _LONGEST_TRACEBACK)) if hit.line else ()
+    frames = [frame for line in takewhile(_indented, before) if (frame := _MODULE_AT.match(line))]
+    return "" if not frames or LIBRARY.search(f"{frames[-1][1]}:1") else frames[-1][1]
 
 
 def of_traceback(hit: Hit) -> Mapping[str, str]:
@@ -540,6 +553,15 @@ def left_behind(hit: Hit, until: float = math.inf) -> bool:
         return False
     refused = ended is not None and ended[0].endswith(_REFUSED) and until < math.inf
     return _many_good_after(hit, _SOON if refused else _LATER, until)
+
+
+def other_script_after(hit: Hit, later: Hit) -> bool:
+    """Tell whether another script, which had begun to work, raised the later exception.
+
+    A parent whose child has failed says that at once, and nothing else before.
+    """
+    first, then = script_of(hit), script_of(later)
+    return "" != first != then != "" and _many_good_after(hit, _BEGUN, later.offset)
 
 
 def survived(hit: Hit, size: int) -> bool:

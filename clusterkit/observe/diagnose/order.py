@@ -100,20 +100,33 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
     lost = [event for event in events if event.rule.alone and not event.rule.closing]
     symptoms = [one for one in symptoms if not any(_ended_after(one, other) for other in lost)]
+    stops = [event for event in events if _CTRL_C in event.hit.text]
+    symptoms = [one for one in symptoms if not _any_led_to(stops, one)]
     best = _first_of(causes, place)
     if best is not None and best.rank is not None and not best.hit.line:
         return best  # all ranks together tell of another than the first that failed
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
+        events = [event for event in events if not _any_led_to(stops, event)]
         alone = [event for event in events if event.rule.alone]
         return _first_of(telling or alone or symptoms or events, place)
     raised = [event for event in symptoms if event.generic and event.hit.line]
+    if best.rule.id in _CRASHES and (own := _raised_by_many(raised, best)):
+        return _first_of(own, Place())
     exception = _first_of(raised, place)
     if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
         return best
     return best if _earlier(best, exception) else exception
 
 
+_CTRL_C = "KeyboardInterrupt"
+_CRASHES = frozenset({"bus-error", "segmentation-fault"})
+_OWN = re.compile(r"(?:Key|Type|Value|Attribute|Index|Name|Assertion|Syntax|Import)Error")
+"""Exceptions that code raises of itself, and not because another rank has gone."""
+_SAME = 3
+"""Ranks that have raised one and the same exception, so that it is no accident."""
+_CHAINED = 200
+"""Lines of the tracebacks that a Ctrl-C may lead to as a program ends."""
 _ELSEWHERE = 2
 _LATE = 2
 """Steps that others may end, or print, after a failure for which they then wait."""
@@ -213,6 +226,35 @@ def _ended_after(end: Event, lost: Event) -> bool:
     if not end.rule.parting or end.groups.get("what") or not (end.hit.line and lost.hit.line):
         return False
     return end.hit.file == lost.hit.file and 0 < end.hit.line - lost.hit.line <= _FAR
+
+
+def _any_led_to(stops: Iterable[Event], event: Event) -> bool:
+    """Tell whether a process printed an error as it ended after a Ctrl-C."""
+    hit = event.hit
+    return not event.rule.outside and any(
+        (stop.hit.file, stop.node, stop.rank) == (hit.file, event.node, event.rank)
+        and 0 < stop.hit.line < hit.line <= stop.hit.line + _CHAINED
+        for stop in stops
+    )
+
+
+def _raised_by_many(raised: Sequence[Event], crash: Event) -> list[Event]:
+    """Return the exceptions that several ranks had raised of themselves before one crashed.
+
+    Whoever is ended in the midst of its work may crash at that.
+    """
+    before = [
+        event
+        for event in raised
+        if _OWN.fullmatch(event.groups.get("kind", ""))
+        and event.hit.file == crash.hit.file
+        and event.hit.line < crash.hit.line
+    ]
+    ranks = Counter(
+        text
+        for text, _ in {(event.hit.text, event.rank) for event in before if event.rank is not None}
+    )
+    return [event for event in before if ranks[event.hit.text] >= _SAME]
 
 
 def _time(event: Event) -> float:

@@ -165,3 +165,61 @@ def test_a_bar_that_tells_of_its_training_at_length_is_one_of_steps(
     )
     found = say(RAISED + steps)
     assert (found.cause is None) == (last is None)
+
+
+def raised(script: str, error: str) -> str:
+    frame = f'  File "{script}", line 3, in <module>\n    main()\n'
+    return f"Traceback (most recent call last):\n{frame}{error}\n"
+
+
+def test_another_script_that_had_begun_to_work_is_told_before_the_one_that_failed_first(
+    say: Say,
+) -> None:
+    first = raised("/home/u/plot.py", "ModuleNotFoundError: No module named 'plots'")
+    last = raised("/home/u/eval.py", "ValueError: no rows")
+    work = "reading the rows\nscoring the rows\nwriting the rows\n"
+    assert told(say(f"{first}{work}{last}")) == "python-exception 11"
+    # A parent tells of its child, and a rank of a launcher runs the same script.
+    assert told(say(f"{first}{last}")) == "module-missing 4"
+    same = raised("/home/u/plot.py", "ValueError: no rows")
+    assert told(say(f"{first}{work}{same}")) == "module-missing 4"
+    launcher = raised("/opt/env/bin/launch", "ValueError: no rows")
+    assert told(say(f"{first}{work}{launcher}")) == "module-missing 4"
+
+
+STOPPED = raised("/home/u/train.py", "KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (f"^CError executing job with overrides: ['lr=1']\n{STOPPED}", 5),
+        (f"[2026-11-22 13:59:12,440][HYDRA] Error executing job with overrides: []\n{STOPPED}", 5),
+        (f"Error in sys.excepthook:\n{STOPPED}\nOriginal exception was:\n{STOPPED}", 5),
+        (f"{STOPPED}wandb: waiting for the upload (failed 255)\n", 4),
+        (f"{STOPPED}{raised('/home/u/train.py', 'NameError: name x is not defined')}", 4),
+    ],
+)
+def test_after_a_ctrl_c_it_is_what_ended_the_program(say: Say, log: str, line: int) -> None:
+    assert told(say(f"{STEPS}{log}")) == f"interrupted {line + STEPS.count(chr(10))}"
+
+
+@pytest.mark.parametrize(
+    ("error", "ranks", "rule"),
+    [
+        ("KeyError: 'labels'", 3, "python-exception"),
+        ("KeyError: 'labels'", 2, "bus-error"),
+        ("RuntimeError: the peer has gone", 3, "bus-error"),
+    ],
+)
+def test_what_several_ranks_raise_themselves_goes_before_the_crash_of_another(
+    say: Say, error: str, ranks: int, rule: str
+) -> None:
+    log = "".join(
+        f"[rank{rank}]: {line}\n"
+        for rank in range(ranks)
+        for line in raised("/home/u/train.py", error).splitlines()
+    )
+    end = "E1122 13:59:12.540000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] "
+    found = say(f"{log}{end}failed (exitcode: -7) local_rank: 3 (pid: 4719) of binary: /bin/py\n")
+    assert (told(found) or "").split()[0] == rule
