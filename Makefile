@@ -61,11 +61,11 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
-# Images are built, and containers tried, beside the jobs of the practice cluster, which mostly wait; those of
-# another Slurm follow. Of the rest, one process runs what needs no cluster (tests/conftest.py).
+# Images are built, containers tried, and jobs given to another Slurm beside those of the practice cluster, which
+# mostly wait. Of the rest, one process runs what needs no cluster (tests/conftest.py).
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, another Slurm, containers
-	@$(MAKE) --no-print-directory -j4 REST=yes test-slurm test-docker || { tail $(VENV)/images.log; exit 1; }
+	@$(MAKE) --no-print-directory -j3 REST=yes test-faults test-slurm test-docker || { tail $(VENV)/images.log; exit 1; }
 
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
@@ -166,14 +166,10 @@ lab: $(VENV)/dev.done debian-test ## Start the practice cluster, Slurm and ssh (
 	$(if $(SLURM),$(ON_SLURM) bash -c 'python -m tests.lab up && exec bash',python -m tests.lab up)
 
 # What cannot be had is a failure in CI, and is told elsewhere.
-.PHONY: test-slurm slurm-root
-test-slurm slurm-root: SLURM := $(or $(SLURM),24.11)
-test-slurm: $(if $(REST),test-faults slurm-root)
+.PHONY: test-slurm
+test-slurm: SLURM := $(or $(SLURM),24.11)
 test-slurm: $(VENV)/dev.done debian-test ## Run each mechanism of Slurm jobs once on another Slurm (SLURM=24.11)
-	$(ON_SLURM) pytest -n 3 $(PYTEST) -m 'slurm and not train' tests/lab || [ $$? = 77 -a "$$CI" != true ]
-
-slurm-root: $(VENV)/dev.done debian-test
-	@nice -n 10 $(ON_SLURM) true 2>/dev/null || : # test-slurm tries again, and tells
+	$(ON_SLURM) pytest -n $(if $(REST),2,3) $(PYTEST) -m 'slurm and not train' tests/lab || [ $$? = 77 -a "$$CI" != true ]
 
 .PHONY: lab-down
 lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it

@@ -49,7 +49,7 @@ fi
 
 # bash stays process 1 and reaps what the practice cluster leaves to it. pivot_root and not chroot: who
 # enters a mount namespace made below lands at its root.
-export CLUSTERKIT_LAB=/tmp/clusterkit-lab
+export CLUSTERKIT_LAB=/tmp/clusterkit-lab-$suite
 # shellcheck disable=SC2016 # expanded by the shell inside
 exec unshare --mount --pid --fork --kill-child --propagation private bash -c '
   set -euo pipefail
