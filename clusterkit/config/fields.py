@@ -108,6 +108,21 @@ def _pairs(value: Any) -> Any:
     return dict(item.split("=", 1) for item in value)
 
 
+def component_pairs(value: Any) -> Any:
+    """Return the keys of a component that is written `nodes=2,partition=gpu`; others as they are.
+
+    Raises:
+        ValueProblemError: a part has no `=`.
+    """
+    if not isinstance(value, str):
+        return value
+    # A comma belongs to a value, unless another key follows.
+    parts = re.split(r",(?=[A-Za-z][\w.-]*=)", value)
+    if bad := [part for part in parts if "=" not in part]:
+        raise ValueProblemError(f"{bad[0]!r} has no '='", "nodes=2,partition=gpu,gpus-per-node=8")
+    return dict(part.split("=", 1) for part in parts)
+
+
 def _options(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
@@ -270,6 +285,8 @@ Environment = Annotated[dict[VariableName, Lines], BeforeValidator(_pairs)]
 Options = Annotated[dict[str, Lines], BeforeValidator(_options)]
 OptionNames = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValidator(_option_names)]
 Settings = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_settings)]
+_Component = Annotated[dict[str, Lines], BeforeValidator(component_pairs)]
+Components = Annotated[tuple[_Component, ...], BeforeValidator(_as_list)]
 Hosts = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 NodeCount = Annotated[
     str, _matching(_NODES, "is not a number of nodes", "a number from 1 up, or MIN:MAX")

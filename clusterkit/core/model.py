@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
 
@@ -375,6 +375,19 @@ class NodeOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentPlan:
+    """What is decided of one component of a heterogeneous job."""
+
+    nodes: int
+    slots: int
+    """Of each of its nodes."""
+    cluster: ClusterSpec
+    """The cluster as its nodes have it."""
+    directives: Mapping[str, str | None]
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Everything decided about a job before it is handed over; the only thing that can be.
 
@@ -408,6 +421,8 @@ class LaunchPlan:
     """sbatch options, long names without dashes; None for an option without a value."""
     time_limit_s: int | None
     container: ContainerPlan | None
+    components: tuple[ComponentPlan, ...] = ()
+    """Of a heterogeneous job of Slurm, in order of rank; `directives` are those of the first."""
     requeue: int
     restarts: int = 0
     requeue_on: RequeueOn = RequeueOn.HARDWARE
@@ -428,6 +443,24 @@ class LaunchPlan:
     """Whether Slurm may put the job back until its script begins, since a node did not boot."""
     on_hang_tell: tuple[str, ...] = ()
     """Whom to tell that it hangs; empty for `on_failure`, where nothing else is done about it."""
+
+    @property
+    def parts(self) -> tuple[Self, ...]:
+        """Return a plan for the nodes of each component; a job without any is one part."""
+        parts, inside = [], self.container
+        for number, one in enumerate(self.components):
+            parts.append(
+                replace(
+                    self,
+                    components=(),
+                    nodes=one.nodes,
+                    slots=(one.slots,) * one.nodes,
+                    cluster=one.cluster,
+                    directives=one.directives if number else self.directives,
+                    container=inside and replace(inside, image=one.image or inside.image),
+                )
+            )
+        return tuple(parts) or (self,)
 
     @property
     def notice_s(self) -> int:

@@ -22,9 +22,9 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.model import ContainerRuntime
 from clusterkit.core.records import object_of, text_of
-from clusterkit.executors.slurm.states import nodes_of
+from clusterkit.executors.slurm.states import components_of
 from clusterkit.executors.ssh.layout import read_layout
-from clusterkit.jobs.nodes import Subject, agents_at_work, of_job, require_running
+from clusterkit.jobs.nodes import Subject, agents_at_work, het_group, of_job, require_running
 from clusterkit.jobs.state.load import Job
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.transport.base import Reply
@@ -72,6 +72,8 @@ class Place:
     """Its number in the job; None where it was named instead."""
     runtime: str
     """Of the container that its launcher runs in; empty without one."""
+    options: tuple[str, ...] = ()
+    """What srun needs for a step there, beside the job and the node."""
 
 
 def place_in(job: Job, node: str | None) -> Place:
@@ -83,11 +85,17 @@ def place_in(job: Job, node: str | None) -> Place:
     """
     job.run.require_own("run anything inside it")
     require_running(job)
-    names = _names_of(job)
+    components = components_of(job.submission.job_id or "") if job.submission.kind.scheduled else ()
+    names = _names_of(job, components)
     known = tuple(dict.fromkeys(names.values()))
     runtime = _runtime_of(job)
+    options = {
+        name: het_group(number, components)
+        for number, nodes in enumerate(components)
+        for name in nodes
+    }
     if node is not None and node in known:
-        return Place(job=job, node=node, rank=None, runtime=runtime)
+        return Place(job=job, node=node, rank=None, runtime=runtime, options=options.get(node, ()))
     rank = 0 if node is None else _number(node)
     if rank not in names:
         raise UserError(
@@ -96,7 +104,8 @@ def place_in(job: Job, node: str | None) -> Place:
             if rank is None
             else f"they are counted from 0 to {max(names, default=0)}",
         )
-    return Place(job=job, node=names[rank], rank=rank, runtime=runtime)
+    name = names[rank]
+    return Place(job=job, node=name, rank=rank, runtime=runtime, options=options.get(name, ()))
 
 
 def _number(node: str) -> int | None:
@@ -104,14 +113,14 @@ def _number(node: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 8 else None
 
 
-def _names_of(job: Job) -> dict[int, str]:
+def _names_of(job: Job, components: Sequence[Sequence[str]]) -> dict[int, str]:
     """Return the nodes of a job by number: on Slurm in Slurm's order, which `enter.sh` verifies."""
     kind = job.submission.kind
     if kind.shares_machine:
         return dict.fromkeys(range(job.submission.nodes), LOCALHOST)
     if kind.lists_hosts:
         return agents_at_work(job.run)
-    return dict(enumerate(nodes_of(job.submission.job_id or "")))
+    return dict(enumerate(name for nodes in components for name in nodes))
 
 
 def _runtime_of(job: Job) -> str:
@@ -144,7 +153,7 @@ def run_inside(place: Place, command: Sequence[str], *, terminal: bool = False) 
             return code
     if kind.shares_machine:
         return run_attached(words)
-    argv = attached_argv(place.node, _job_id(place), words, terminal=terminal)
+    argv = _attached(place, words, terminal=terminal)
     try:
         return run_attached(argv, environment=step_environment(os.environ))
     except FileNotFoundError as error:
@@ -160,8 +169,9 @@ def _login(place: Place) -> Any:
     return Login(place.node, SshOptions.of(read_layout(place.job.run).cluster))
 
 
-def _job_id(place: Place) -> str:
-    return place.job.submission.job_id or ""
+def _attached(place: Place, words: Sequence[str], *, terminal: bool = False) -> tuple[str, ...]:
+    job_id = place.job.submission.job_id or ""
+    return attached_argv(place.node, job_id, words, *place.options, terminal=terminal)
 
 
 def run_on_all(job: Job, command: Sequence[str], *, timeout_s: float) -> tuple[Said, ...]:
@@ -278,7 +288,7 @@ class Forward:
 
     def _step(self, script: str, stream: int) -> None:
         words = ("bash", "-c", script, "clusterkit", str(self._port))
-        argv = attached_argv(self._place.node, _job_id(self._place), words)
+        argv = _attached(self._place, words)
         done = subprocess.run(
             tied(argv, signal.SIGTERM),
             stdin=stream,

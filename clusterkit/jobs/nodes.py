@@ -12,7 +12,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.slots import hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, only_read
-from clusterkit.executors.slurm.states import nodes_of
+from clusterkit.executors.slurm.states import components_of, nodes_of
 from clusterkit.executors.ssh.layout import read_layout
 from clusterkit.executors.ssh.states import read_agents
 from clusterkit.jobs.document import name_of
@@ -76,17 +76,17 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
             hint="leave it out" if len(kind.ways) == 1 else choices_hint(via, kind.ways),
         )
     if kind.shares_machine:
-        part = Part(nodes=(LOCALHOST,), transport=by_shell())
+        parts: tuple[Part, ...] = (Part(nodes=(LOCALHOST,), transport=by_shell()),)
     elif kind.lists_hosts:
         layout = read_layout(job.run)
         nodes = tuple(dict.fromkeys(agents_at_work(job.run).values()))
-        part = _ssh(nodes or layout.names, layout.cluster)
+        parts = (_ssh(nodes or layout.names, layout.cluster),)
     else:
-        part = _of_slurm_job(job, cluster, via)
+        parts = _of_slurm_job(job, cluster, via)
     return Subject(
         cluster=job.submission.cluster,
-        parts=(part,),
-        order=part.nodes,
+        parts=parts,
+        order=tuple(node for part in parts for node in part.nodes),
         run=job.run,
         steps=kind.scheduled and via != "ssh",
     )
@@ -164,30 +164,36 @@ def require_running(job: Job) -> None:
         )
 
 
-def _of_slurm_job(job: Job, cluster: ClusterSpec | None, via: str | None) -> Part:
-    nodes = nodes_of(job.submission.job_id or "")
+def _of_slurm_job(job: Job, cluster: ClusterSpec | None, via: str | None) -> tuple[Part, ...]:
+    job_id = job.submission.job_id or ""
+    components = components_of(job_id)
     if via != "ssh":
-        return _step(nodes, job.submission.job_id)
+        return tuple(
+            _step(nodes, job_id, *het_group(number, components))
+            for number, nodes in enumerate(components)
+        )
     if cluster is None:
         raise UserError(
             f"--via ssh: cluster {job.submission.cluster} is not in your clusterkit.yaml",
             hint="leave it out: srun asks the nodes of the job",
         )
-    return _ssh(nodes, cluster)
+    return (_ssh(tuple(node for nodes in components for node in nodes), cluster),)
 
 
 def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
-    answer = run_command(["squeue", "-h", "--me", "-t", "R", "-o", "%A|%N"])
+    answer = run_command(["squeue", "-h", "--me", "-t", "R", "-o", "%A|%N|%i"])
     if answer.code:
         raise RemoteError(f"Slurm does not say which jobs are yours: {answer.errors.strip()}")
     left, parts = dict.fromkeys(nodes), []
     for line in answer.output.splitlines():
-        job_id, _, listed = line.strip().partition("|")
+        job_id, listed, named = (*line.strip().split("|"), "", "")[:3]
+        leader, component, number = named.partition("+")  # of a heterogeneous job: 12+1
         mine = [node for node in hostlist.expand(listed, source="squeue") if node in left]
         for node in mine:
             left.pop(node)
         if mine:
-            parts.append(_step(tuple(mine), job_id))
+            options = (f"--het-group={number}",) if component else ()
+            parts.append(_step(tuple(mine), leader if component else job_id, *options))
     if not parts:
         raise UserError(
             f"no job of yours runs on {cluster.name}, and Slurm shows the nodes of no others",
@@ -208,5 +214,11 @@ def _ssh(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
     return Part(nodes=nodes, transport=transport, close=transport.close)
 
 
-def _step(nodes: tuple[str, ...], job_id: str | None) -> Part:
-    return Part(nodes=nodes, transport=by_step(job_id, name=_STEP, margin_s=_MARGIN_S))
+def het_group(number: int, components: Sequence[object]) -> tuple[str, ...]:
+    """Return the option by which srun starts a step in one component; none where there is one."""
+    return (f"--het-group={number}",) if len(components) > 1 else ()
+
+
+def _step(nodes: tuple[str, ...], job_id: str | None, *extra: str) -> Part:
+    transport = by_step(job_id, name=_STEP, margin_s=_MARGIN_S, extra=extra)
+    return Part(nodes=nodes, transport=transport)

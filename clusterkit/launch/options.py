@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import PurePath
-from typing import Annotated
+from typing import Annotated, Any
 
 from clusterkit.core.model import SYNC_LIMIT_MIB, ContainerRuntime, RequeueOn, ScriptKind
 from clusterkit.launch.frameworks import builtin_names
@@ -44,6 +44,12 @@ class JobOptions:
     gpus_per_node: Annotated[int | Sequence[int] | None, Option("G",
         "Slots of each node: GPUs, or CPU processes where there are none.",
         "8", "Slots", short="-g", in_file="One number, or one per node.")] = None
+    component: Annotated[Sequence[str | Mapping[str, object]], Option("K=V,...",
+        "Component of a heterogeneous Slurm job, such as nodes=2,partition=gpu,gpus-per-node=8; "
+        "repeatable, and its first node is the head.",
+        "[{nodes: 1, partition: cpu}, {nodes: 2, partition: gpu}]", "Components", in_file="Keys: "
+        "nodes, gpus_per_node, image, sbatch.KEY, and of the cluster partition, account, qos, "
+        "constraint, gpu_type, gpu_request, cpus_per_node, memory.")] = ()
     processes: Annotated[int | None, Option("N",
         "Ranks in all, where fewer than the slots.", "6")] = None
     time: Annotated[str | None, Option("TIME", "Time limit, as Slurm's.",
@@ -162,6 +168,18 @@ def job_options() -> Mapping[str, Row]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """Nodes of a heterogeneous job; what it does not say, the job and its cluster do."""
+
+    nodes: int
+    gpus_per_node: int | None = None
+    image: str | None = None
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the cluster that are others for it."""
+    sbatch_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What the user asks for: flags and job file merged, nothing decided yet."""
 
@@ -175,6 +193,8 @@ class JobSpec:
     """Upper end of `--nodes MIN:MAX`; None for a fixed number of nodes."""
     gpus_per_node: tuple[int, ...] = ()
     """Slots of each node: empty for the cluster's own, one for all nodes alike, or one per node."""
+    components: tuple[Component, ...] = ()
+    """Two or more for a heterogeneous job, which has the nodes of all of them, in order."""
     processes: int | None = None
     """Total number of ranks where it is less than all slots; None for one per slot."""
     time: str | None = None

@@ -13,6 +13,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (
     HANG_AFTER_S,
     ClusterSpec,
+    ComponentPlan,
     ContainerPlan,
     HorovodController,
     LaunchPlan,
@@ -44,6 +45,14 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     """
     framework = load_framework(job.framework)
     check_request(job, cluster, framework, workdir)
+    parts = _parts(job, cluster)
+    if parts:
+        job = dataclasses.replace(
+            job,
+            nodes=sum(part.nodes for part, _ in parts),
+            gpus_per_node=tuple(n for part, of in parts for n in _slots(part, of, part.nodes)),
+            image=parts[0][0].image,
+        )
     job, workdir, sync = _place_synced(job, cluster, workdir)
     if cluster.kind.shares_machine and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
@@ -52,7 +61,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     node_names = names[:most]
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
-    check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
+    check_slots(framework, cluster, slots, job, processes=processes)
     container = _container(job, cluster)
     inputs = dataclasses.replace(
         _inputs(job, cluster, in_image=container is not None),
@@ -69,9 +78,12 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         wrong = "spares-once" if job.spares else "restarts-once"
         wrong = "container-once" if container is not None else wrong
         raise refused(wrong, job, framework=framework.name)
+    if parts and (command.once or command.slot_filter):
+        raise refused("components-launcher", framework=framework.name)
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), single_launcher=command.once, slots=max(slots)
     )
+    components = _components(job, parts)
     time = time_limit(job, cluster)
     on_hang, tell = parse_hang(job.on_hang)
     cluster_on_hang, cluster_tell = parse_hang(cluster.on_hang)
@@ -92,7 +104,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         one_host_command=framework.command(_on_one_host(inputs)),
         env={**cluster.env, **job.env},
         secrets=tuple(dict.fromkeys((*cluster.secrets, *job.secrets))),
-        directives=directives,
+        directives=components[0].directives if components else directives,
+        components=components,
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
@@ -108,6 +121,45 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         on_failure=job.on_failure or cluster.on_failure,
         on_hang_tell=tell or cluster_tell,
     )
+
+
+def _parts(job: JobSpec, cluster: ClusterSpec) -> tuple[tuple[JobSpec, ClusterSpec], ...]:
+    """Return for each component a job and a cluster of its own nodes."""
+    return tuple(
+        (
+            dataclasses.replace(
+                job,
+                components=(),
+                nodes=one.nodes,
+                gpus_per_node=(one.gpus_per_node,) if one.gpus_per_node else job.gpus_per_node,
+                image=one.image or job.image,
+                sbatch_options={**job.sbatch_options, **one.sbatch_options},
+            ),
+            dataclasses.replace(cluster, **one.cluster),
+        )
+        for one in job.components
+    )
+
+
+def _components(
+    job: JobSpec, parts: tuple[tuple[JobSpec, ClusterSpec], ...]
+) -> tuple[ComponentPlan, ...]:
+    """Return what is decided of each component."""
+    name, planned = _job_name(job), []
+    for part, of in parts:
+        slots = _slots(part, of, 1)[0]
+        directives = sbatch_directives(part, of, name=name, single_launcher=False, slots=slots)
+        container = _container(part, of)
+        planned.append(
+            ComponentPlan(
+                nodes=part.nodes,
+                slots=slots,
+                cluster=of,
+                directives=directives,
+                image=container.image if container else None,
+            )
+        )
+    return tuple(planned)
 
 
 def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ...]:

@@ -282,6 +282,7 @@ def _node(
         "node/node.sh.j2",
         plan,
         service=service,
+        images=_images(plan),
         argv=plan.command.argv,
         env=_environment(plan),
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
@@ -297,6 +298,12 @@ def _node(
         default_port=str(plan.cluster.port_range[0]),
     )
     return RenderedFile(name=name, text=text, executable=True)
+
+
+def _images(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the image of each node, where components differ in it."""
+    images = tuple(one.image or "" for one in plan.components for _ in range(one.nodes))
+    return images if len({*images}) > 1 else ()
 
 
 def _container(name: str) -> str:

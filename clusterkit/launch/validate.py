@@ -24,6 +24,8 @@ problem = partial(read_problem, __file__, "refusals.tsv")
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
 _MOST_SECONDS = 10**7
+_ON_COMPONENTS = ("env", "mpi")
+"""Frameworks that were tested on heterogeneous jobs."""
 _LONGEST_VALUE = (1 << 17) - 2
 """MAX_ARG_STRLEN of execve(2), less the `=` and the NUL."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,6 +46,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_container(job, cluster, workdir),
         *_check_restarts(job, cluster),
         *_check_notifications(job),
+        *_check_components(job, cluster, framework),
     ]
     preset = job.deepspeed_preset
     if preset is not None and framework.name != "deepspeed":
@@ -94,6 +97,7 @@ def _check_sizes(job: JobSpec) -> Iterator[Problem]:
     """Yield numbers beyond any cluster, for which no plan fits into memory."""
     for key, value, most in (
         ("nodes", max(job.nodes, job.max_nodes or 0), MAX_NAMES),
+        ("component", sum(one.nodes for one in job.components), MAX_NAMES),
         ("spares", job.spares, MAX_NAMES),
         ("gpus_per_node", max(job.gpus_per_node, default=0), _MOST_SLOTS),
         ("requeue", job.requeue, _MOST_RESTARTS),
@@ -118,6 +122,30 @@ def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
         yield problem("no-process", job)
     if any(count < 1 for count in job.gpus_per_node):
         yield problem("no-slot")
+
+
+def _check_components(
+    job: JobSpec, cluster: ClusterSpec, framework: Framework
+) -> Iterator[Problem]:
+    if not job.components:
+        return
+    if framework.name not in _ON_COMPONENTS:
+        yield problem("components-framework", framework=framework.name)
+    if not cluster.kind.scheduled:
+        yield problem("components-slurm", job, cluster)
+    if len(job.components) == 1:
+        yield problem("one-component", job)
+    if len(job.gpus_per_node) > 1:
+        yield problem("components-slots")
+    for flag, number in (("spares", job.spares), ("restarts", job.restarts)):
+        if number > 0:
+            yield problem("components-nodes", flag=flag, number=number)
+    runtime = job.container or cluster.container_runtime
+    images = [one.image or job.image or cluster.image for one in job.components]
+    if runtime is ContainerRuntime.PYXIS and any(images):
+        yield problem("components-pyxis")
+    elif any(one.image for one in job.components) and (runtime is None or None in images):
+        yield problem("components-image")
 
 
 def _check_hang(job: JobSpec) -> Iterator[Problem]:
@@ -213,7 +241,7 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
 
 def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:
     runtime = job.container or cluster.container_runtime
-    image = job.image or cluster.image
+    image = job.image or cluster.image or next((one.image for one in job.components), None)
     if job.image is not None and runtime is None:
         yield problem("image-runtime", job)
         return
@@ -239,8 +267,8 @@ def check_slots(
     framework: Framework,
     cluster: ClusterSpec,
     slots: tuple[int, ...],
+    job: JobSpec,
     *,
-    nodes: int,
     processes: int,
 ) -> None:
     """Refuse ranks that do not fit the slots, or slots that the framework cannot fill.
@@ -254,9 +282,9 @@ def check_slots(
         wrong = "processes-slots"
     elif not framework.uneven_slots and not even:
         wrong = "uneven-slots"
-    elif not framework.uneven_slots and processes != sum(slots[:nodes]):
+    elif not framework.uneven_slots and processes != sum(slots[: job.nodes]):
         wrong = "unfilled-slots"
-    elif asks and not even:
+    elif asks and not even and not job.components:
         wrong = "uneven-gpus"
     else:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,26 @@ def examine(plan: LaunchPlan, *, full: bool, on_reply: Callable[[Reply], None]) 
     Raises:
         UserError, RemoteError: as `targets.aim`, and the transport is missing.
     """
-    kind, request = plan.cluster.kind, plan.cluster.gpu_request
-    cpus_alone = kind.scheduled and request is GpuRequest.NONE
+    kind, requests = plan.cluster.kind, {part.cluster.gpu_request for part in plan.parts}
+    cpus_alone = kind.scheduled and requests == {GpuRequest.NONE}
     several = plan.nodes > 1 and not kind.shares_machine and not cpus_alone
     if not (full or several):
         return _lint(plan)
     checks = tuple(c for c in all_checks() if full or c.tier is not Tier.NETWORK)
-    return evaluate(gather(aim_plan(plan), checks, on_reply=on_reply), checks)
+    reports = [
+        evaluate(gather(aim_plan(part), checks, on_reply=on_reply), checks) for part in plan.parts
+    ]
+    return reports[0] if len(reports) == 1 else _of_all(reports)
+
+
+def _of_all(reports: Sequence[Report]) -> Report:
+    """Return what is to be said about all components, whose nodes differ and need not be alike."""
+    return Report(
+        nodes=tuple(dict.fromkeys(node for report in reports for node in report.nodes)),
+        findings=tuple(dict.fromkeys(found for report in reports for found in report.findings)),
+        unasked=tuple(dict.fromkeys(node for report in reports for node in report.unasked)),
+        seconds=sum(report.seconds for report in reports),
+    )
 
 
 def node_checks(

@@ -142,7 +142,8 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         kept_together=not {"switches", "segment"}.isdisjoint(plan.directives),
         framework=plan.framework,
         mpirun=mpirun_names(plan.command),
-        gpus_per_node=max(plan.slots),
+        # Components may differ in it.
+        gpus_per_node=None if plan.components else max(plan.slots),
         gpu_use=gpu_use(plan),
         env=plan.env,
         files=files_of(plan.cluster.setup, plan.env, container.mounts if container else None),

@@ -240,7 +240,7 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
 
 
 def attached_argv(
-    node: str, job_id: str, words: Sequence[str], *, terminal: bool = False
+    node: str, job_id: str, words: Sequence[str], *options: str, terminal: bool = False
 ) -> tuple[str, ...]:
     """Return the command that runs one task of `words` on a node of a job, beside what runs there.
 
@@ -249,7 +249,7 @@ def attached_argv(
     check_names([node])
     step = [word for word in _STEP if word not in {"--label", "--verbose"}]
     where = ("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", f"--jobid={job_id}")
-    return ("srun", *step, *where, *(("--pty",) if terminal else ()), *words)
+    return ("srun", *step, *where, *options, *(("--pty",) if terminal else ()), *words)
 
 
 def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -> Reply:

@@ -15,7 +15,7 @@ from clusterkit.core.model import (
     LaunchPlan,
     NodeOrder,
 )
-from clusterkit.launch.options import JobSpec
+from clusterkit.launch.options import Component, JobSpec
 from clusterkit.launch.plan import make_plan
 
 WORKDIR = "/home/ada/my project"
@@ -114,6 +114,25 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     ),
     "accelerate-own": (job("accelerate", launcher_options={"config_file": "my own.yaml"}), PLAIN),
     "env-slurm": (job("env", args=NASTY_ARGS, processes=7), PLAIN),
+    "env-components": (
+        job(
+            "env",
+            components=(
+                Component(nodes=1, gpus_per_node=3, cluster={"gpu_request": GpuRequest.NONE}),
+                Component(nodes=2, cluster={"partition": "a100"}, sbatch_options={"nice": "5"}),
+            ),
+        ),
+        PLAIN,
+    ),
+    "mpi-components": (
+        job(
+            "mpi",
+            components=(Component(nodes=1, image="cpu.sif"), Component(nodes=1)),
+            image="gpu.sif",
+            container=ContainerRuntime.APPTAINER,
+        ),
+        cluster(PLAIN, memory="900G"),
+    ),
     "env-ssh": (job("env"), RACK),
     "mpi-slurm": (job("mpi", args=NASTY_ARGS, processes=7), PLAIN),
     "mpi-ssh": (job("mpi", launcher_options={"flavour": "mpich", "map-by": "numa"}), RACK),

@@ -46,8 +46,9 @@ Record = Mapping[str, str]
 
 def forecast(plan: LaunchPlan, script: str) -> Forecast:
     """Ask Slurm of a job with this plan and script; say so where it does not answer."""
-    partitions = limits.partitions_of(plan)
-    problems = limits.problems_in_all(plan, partitions)
+    of_parts = [limits.partitions_of(part) for part in plan.parts]
+    problems = limits.problems_of_parts(plan, of_parts)
+    partitions = [partition for some in of_parts for partition in some]
     listed = run_command(["scontrol", "show", "reservation", "-o"], timeout_s=_TIMEOUT_S)
     windows, now = parse_records(listed.output), time.time()
     problems += own_reservation(plan, windows, now) if listed.ok else []
@@ -138,7 +139,9 @@ def exceeded(plan: LaunchPlan, limit: Record) -> Iterator[Problem]:
         message = f"{clock(plan.time_limit_s)} asked for, but {where} allows {clock(most_s)}"
         yield Problem(message=message, hint=f"--time {clock(most_s)}")
     nodes = plan.nodes + plan.spares
-    gpus = nodes * limits.gpus_per_node(plan.directives)
+    gpus = sum(
+        (part.nodes + part.spares) * limits.gpus_per_node(part.directives) for part in plan.parts
+    )
     for column, says in _TRES.items():
         most = dict(word.partition("=")[::2] for word in limit.get(column, "").split(","))
         for name, unit, count in (("node", "nodes", nodes), ("gres/gpu", "GPUs", gpus)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.config.units import parse_time_limit
 from clusterkit.core.commands import run_command
@@ -21,6 +21,7 @@ from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Unparsed
 
 _COLUMNS = 3
+_OTHERWISE = "give the component less, or another partition; a node is of one component only"
 _GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -53,11 +54,39 @@ def check(plan: LaunchPlan) -> bool:
     Raises:
         UserError: it asks for more nodes, GPUs or time than there is, with the figures.
     """
-    partitions = partitions_of(plan)
-    problems = problems_in_all(plan, partitions)
+    partitions = [partitions_of(part) for part in plan.parts]
+    problems = problems_of_parts(plan, partitions)
     if problems:
         raise UserError(problems=problems)
-    return any(partition.sleeps for partition in partitions)
+    return any(partition.sleeps for some in partitions for partition in some)
+
+
+def problems_of_parts(plan: LaunchPlan, partitions: Sequence[Sequence[Partition]]) -> list[Problem]:
+    """Return why the job, or one of its components, cannot run in the partitions of each.
+
+    A node is of one component only: Slurm would let a job wait for ever where all have too few.
+    """
+    problems = [
+        replace(problem, message=f"component {number}: {problem.message}", hint=_OTHERWISE)
+        if plan.components
+        else problem
+        for number, (part, some) in enumerate(zip(plan.parts, partitions, strict=True), start=1)
+        for problem in problems_in_all(part, some)
+    ]
+    if problems or not all(partitions) or not plan.components:
+        return problems
+    known = {partition.name: partition for some in partitions for partition in some}
+    excluded = set(hostlist.expand(plan.directives.get("exclude") or ""))
+    groups = [{partition.name for partition in some} for some in partitions]
+    for names in [*groups, {*known}]:
+        wanted = [part.nodes for part, own in zip(plan.parts, groups, strict=True) if own <= names]
+        nodes = {node.name for name in names for node in known[name].nodes} - excluded
+        if sum(wanted) > len(nodes) and not any(known[name].hidden for name in names):
+            where = f"partition{'s' * (len(names) > 1)} {', '.join(sorted(names))}"
+            message = f"{len(wanted)} components ask for {sum(wanted)} nodes of {where}, "
+            have = f"which ha{'ve' if len(names) > 1 else 's'} {len(nodes)}"
+            return [Problem(message=message + have, hint=_OTHERWISE)]
+    return []
 
 
 def partitions_of(plan: LaunchPlan) -> list[Partition]:

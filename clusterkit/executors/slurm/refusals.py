@@ -119,6 +119,7 @@ def _hint(message: str, plan: LaunchPlan) -> str | None:
     change = _asked_for(message, plan)
     if change is not None:
         return change
-    partition = plan.directives.get("partition") or plan.cluster.partition or "the site's default"
+    named = (part.directives.get("partition") or part.cluster.partition for part in plan.parts)
+    partition = ", ".join(dict.fromkeys(name or "the site's default" for name in named))
     hint = next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
     return hint and hint.format(cluster=plan.cluster.name, partition=partition)

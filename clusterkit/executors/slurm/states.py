@@ -93,21 +93,33 @@ def _explanation(job_id: str, known: SchedulerState, *, alone: bool) -> str:
     return ""
 
 
-def nodes_of(job_id: str) -> tuple[str, ...]:
-    """Return the nodes of a job that runs, in Slurm's order.
+def components_of(job_id: str) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes of a job that runs, in Slurm's order, by component; mostly there is one.
 
     Raises:
         RemoteError: squeue does not say which they are.
     """
-    answer = run_command(["squeue", "-h", "-t", "R", "-j", job_id, "-o", "%N"])
-    nodes = hostlist.expand(answer.output.strip(), source="squeue") if not answer.code else ()
-    if not nodes:
+    # Components have ids one after the other, and are listed in any order.
+    answer = run_command(["squeue", "-h", "-t", "R", "-j", job_id, "-o", "%A|%N"])
+    rows = [line.strip().partition("|") for line in answer.output.splitlines()]
+    listed = sorted((int(own), names) for own, _, names in rows if own.isdigit() and names)
+    nodes = tuple(hostlist.expand(names, source="squeue") for _, names in listed)
+    if answer.code or not nodes:
         message = answer.errors.strip() or "squeue lists none"
         raise RemoteError(
             f"Slurm does not say on which nodes {job_id} runs: {message}",
             hint=f"squeue -j {job_id} shows what it says",
         )
     return nodes
+
+
+def nodes_of(job_id: str) -> tuple[str, ...]:
+    """Return the nodes of a job that runs, in the order of their ranks.
+
+    Raises:
+        RemoteError: squeue does not say which they are.
+    """
+    return tuple(node for component in components_of(job_id) for node in component)
 
 
 def exit_code_of(job_id: str) -> int | None:
@@ -256,7 +268,12 @@ def explain_missing_nodes(job: Mapping[str, str], states: str) -> str:
 def _job(job_id: str) -> dict[str, str]:
     """Return what the record of a job says of its nodes."""
     answer = run_command(["scontrol", "show", "job", "-o", job_id])
-    return {key: text for key, text in _OF_JOB.findall(answer.output) if text not in _NOTHING}
+    found: dict[str, str] = {}
+    for key, text in _OF_JOB.findall(answer.output):  # a line for each component
+        if text not in _NOTHING:
+            also = f"{found[key]}," if key == "NodeList" and key in found else ""
+            found[key] = also + text
+    return found
 
 
 def explain_node_failure(job_id: str) -> str:

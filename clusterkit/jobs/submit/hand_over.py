@@ -124,8 +124,17 @@ def put_back_until_it_runs(plan: LaunchPlan) -> LaunchPlan:
         return plan
     if "requeue" in cluster.skip_directives:
         return plan
-    directives = {"requeue" if key == "no-requeue" else key: text for key, text in given.items()}
-    return dataclasses.replace(plan, directives=directives, boots=True)
+    components = tuple(
+        dataclasses.replace(one, directives=_putting_back(one.directives))
+        for one in plan.components
+    )
+    return dataclasses.replace(
+        plan, directives=_putting_back(given), components=components, boots=True
+    )
+
+
+def _putting_back(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {"requeue" if key == "no-requeue" else key: text for key, text in given.items()}
 
 
 def hand_over(

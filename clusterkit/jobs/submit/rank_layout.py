@@ -71,6 +71,11 @@ def _fabric(plan: LaunchPlan, topology: Path) -> Fabric:
             f"--topology: {plan.framework} numbers the nodes of this job itself",
             hint="leave it out; --set sbatch.switches=1 asks Slurm for nodes behind one switch",
         )
+    if plan.components:
+        raise UserError(
+            "--topology: nodes of a heterogeneous job are numbered by component",
+            hint="leave it out",
+        )
     if not topology.is_dir():
         return parse_fabric(read_text(topology), source=str(topology))
     # Loads all checks, and only here.

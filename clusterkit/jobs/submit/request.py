@@ -26,7 +26,7 @@ from clusterkit.core.text import some_of
 from clusterkit.launch.array.expand import jobs_of
 from clusterkit.launch.array.spec import FORMS, choose
 from clusterkit.launch.frameworks import load_framework
-from clusterkit.launch.options import JobSpec, job_options
+from clusterkit.launch.options import Component, JobSpec, job_options
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.scripts.kinds import Started, recognise
 
@@ -77,6 +77,9 @@ class JobRequest:
             UserError: its file or its text is wrong, or it is limited and not there.
         """
         with self.placing():
+            if self.get("array") and self.get("component"):
+                hint = "submit the jobs one by one"
+                raise UserError("--component: not in an array", hint=hint, key="component")
             flag_decides = "at_once" in self.flags and "array" not in self.flags
             return _sweep_of({**self.from_file, **self.flags}, flag_decides=flag_decides)
 
@@ -240,6 +243,7 @@ def _job_spec(
     framework = _known_framework(name, problems)
     nodes, max_nodes = _parse_nodes(str(values.get("nodes", "1")), problems)
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
+    components = _parse_components(values, problems)
     # Name by name: a flag changes one variable of the job file, not all of them.
     env, settings = (
         {**from_file.get(key, {}), **parse_pairs(f"--{key}", values.get(key, ()), problems)}
@@ -265,6 +269,7 @@ def _job_spec(
         "nodes": nodes,
         "max_nodes": max_nodes,
         "gpus_per_node": slots,
+        "components": components,
         "time": values.get("time") and str(values["time"]),
         "env": env,
         "secrets": tuple(values.get("secret", ())),
@@ -345,6 +350,21 @@ def _parse_slots(value: Any, problems: list[Problem]) -> tuple[int, ...]:
         message = f"--gpus-per-node {str(value)[:40]!r} is not a number"
         hint = "--gpus-per-node 8, or one number per node: --gpus-per-node 8,4"
         problems.append(Problem(message=message, hint=hint))
+        return ()
+
+
+def _parse_components(values: Mapping[str, Any], problems: list[Problem]) -> tuple[Component, ...]:
+    if "component" not in values:
+        return ()
+    from clusterkit.launch.components import parse_components  # noqa: PLC0415 - loads pydantic
+
+    if "nodes" in values:
+        message = f"--nodes {values['nodes']}: the components say how many nodes there are"
+        problems.append(Problem(message=message, hint="leave it out", key="nodes"))
+    try:
+        return parse_components(values["component"])
+    except UserError as error:
+        problems += error.problems
         return ()
 
 

@@ -37,7 +37,7 @@ _HETEROGENEOUS = re.compile(
     r"#SBATCH\s(?:\s*(?:hetjob|packjob)\b|.*(?:--(?:het|pack)-group\b|\s:\s))"
 )
 """What begins a component of a heterogeneous job, or names one; `pack` in Slurm up to 19.05."""
-_BOTH_KINDS = "docs/how-to/frameworks.md, Nodes of two kinds, says how to get both"
+_COMPONENTS = "ask for its components with --component 'nodes=2,partition=NAME', once for each"
 _AS_FLAGS = "ask for the same with --nodes, --time, ..., or --set sbatch.KEY=VALUE"
 _HEAD = 1 << 16
 
@@ -117,8 +117,8 @@ def written_for_sbatch(text: str, plan: LaunchPlan) -> Problem | None:
     for number, line in asks:
         if _HETEROGENEOUS.match(line):
             what = f"{plan.script} is written for a heterogeneous job of Slurm"
-            otherwise = "its #SBATCH lines are not read, and all nodes are of one component"
-            return problem_at(text, plan, number, what, _BOTH_KINDS, otherwise)
+            otherwise = "its #SBATCH lines are not read"
+            return problem_at(text, plan, number, what, _COMPONENTS, otherwise)
     what = f"{plan.script} is written for sbatch"
     return problem_at(text, plan, asks[0][0], what, _AS_FLAGS, "its #SBATCH lines are not read")
 

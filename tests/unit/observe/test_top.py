@@ -421,7 +421,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a Slurm of four nodes, with two jobs of the user's; its answers are in a folder."""
     (tmp_path / "jobs").write_text("7|n[1-2]\n9|n3,other\n")
     sinfo = "printf 'n%s|gpu*\\n' 1 2 3 4"
-    squeue = f'case $* in *"-j 7"*) echo "n[1-2]";; *) cat {tmp_path}/jobs;; esac'
+    squeue = f'case $* in *"-j 7"*) echo "7|n[1-2]";; *) cat {tmp_path}/jobs;; esac'
     for name, body in {"sinfo": sinfo, "squeue": squeue}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)

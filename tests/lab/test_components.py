@@ -1,0 +1,70 @@
+"""Heterogeneous jobs on the practice cluster: components have partitions and slots of their own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.helpers.desk import Desk
+from tests.lab.test_jobs import SLEEP, leftovers, wait_for_output
+
+pytestmark = pytest.mark.lab
+
+# The head is the one node of `debug`, which is n1.
+TWO = (
+    "--time", "4",
+    "--component", "nodes=1,partition=debug,gpus-per-node=2,gpu-request=none",
+    "--component", "nodes=2,gpus-per-node=1,memory=600M",
+)  # fmt: skip
+TELL = """
+import os
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CK_NODE_NAME", "CK_NODES")
+print("told", *(os.environ[name] for name in names), flush=True)
+"""
+FAILS = """
+import os, sys, time
+if os.environ["RANK"] == "3":
+    sys.exit(7)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("framework", ["env", "mpi"])
+def test_ranks_are_numbered_over_components_with_slots_of_their_own(
+    desk: Desk, framework: str
+) -> None:
+    script = desk.write("tell.py", TELL)
+    done = desk.submit("--wait", "--framework", framework, *TWO, script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    told = sorted(line.partition("told ")[2] for line in output.splitlines() if "told " in line)
+    places = ("0 0 4 n1", "1 1 4 n1", "2 0 4 n2", "3 0 4 n3")
+    assert told == [f"{place} n1 n2 n3" for place in places]
+
+
+def test_a_rank_that_fails_in_the_second_component_is_named(desk: Desk) -> None:
+    script = desk.write("fails.py", FAILS)
+    done = desk.clusterkit("submit", "--wait", "--json", "--framework", "env", *TWO, script)
+    assert json.loads(done.stdout)["reason"] == "n3: rank 3 exited with 7"
+    assert leftovers(desk, script) == {}
+
+
+def test_commands_reach_all_components_and_cancel_leaves_no_process(desk: Desk) -> None:
+    script = desk.write("sleep-here.py", SLEEP)
+    job = desk.submit("--framework", "env", *TWO, script)["job_id"]
+    wait_for_output(desk, job, "asleep")
+    for node in ("n1", "n3"):
+        inside = desk.clusterkit("exec", job, "--node", node, "--", "hostname")
+        assert inside.stdout == f"{node}\n", inside.stderr
+    assert desk.clusterkit("cancel", job).returncode == 0
+    assert desk.state(job) == "cancelled"
+    assert leftovers(desk, script) == {}
+
+
+def test_components_that_together_exceed_the_cluster_are_refused(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    two = ("--component", "nodes=2") * 2
+    done = desk.clusterkit("submit", "--framework", "env", *two, script)
+    assert done.returncode == 2
+    assert "2 components ask for 4 nodes of partition gpu, which has 3" in done.stderr
