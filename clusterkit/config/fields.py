@@ -183,6 +183,13 @@ def _hosts(value: Any, info: ValidationInfo) -> Any:
     return names
 
 
+def _excluded(value: Any) -> Any:
+    items = _as_list(value)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        return value
+    return list(dict.fromkeys(name for item in items for name in _expand(item)))
+
+
 def _expand(text: str) -> tuple[str, ...]:
     try:
         return expand(text)
@@ -288,6 +295,7 @@ Settings = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_
 _Component = Annotated[dict[str, Lines], BeforeValidator(component_pairs)]
 Components = Annotated[tuple[_Component, ...], BeforeValidator(_as_list)]
 Hosts = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
+Excluded = Annotated[tuple[str, ...], BeforeValidator(_excluded)]
 NodeCount = Annotated[
     str, _matching(_NODES, "is not a number of nodes", "a number from 1 up, or MIN:MAX")
 ]

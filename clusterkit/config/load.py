@@ -39,6 +39,7 @@ _COMPOUND = frozenset(
     {
         "kind", "extra_directives", "skip_directives", "srun_args", "env", "secrets", "modules",
         "drain_command", "setup", "mounts", "hosts", "hostfile", "on_end", "on_failure",
+        "exclude",
     }
 )  # fmt: skip
 SCALAR_KEYS = tuple(key for key in ClusterModel.model_fields if key not in _COMPOUND)

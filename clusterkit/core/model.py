@@ -199,6 +199,7 @@ class ClusterSpec:
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    exclude: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     gpu_type: str | None = None
     gpu_request: GpuRequest = GpuRequest.GPUS_PER_NODE

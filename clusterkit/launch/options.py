@@ -62,7 +62,8 @@ class JobOptions:
     secret: Annotated[Sequence[str], Option("NAME",
         "Variable of your shell, passed on in a private file that goes with the job; repeatable.",
         "[WANDB_API_KEY]", "VariableNames")] = ()
-    exclude: Annotated[str | None, Option("LIST", "Hostlist of nodes not to use.",
+    exclude: Annotated[str | None, Option("LIST",
+        "Hostlist of nodes not to use, beside those of `exclude:` in the cluster.",
         "n[3,7]", "Hostlist")] = None
     sync: Annotated[Place | None, Option("DIR",
         "Folder to copy to nodes that share no file system with this machine.", ".")] = None

@@ -44,6 +44,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
             problems at once where they do not depend on each other.
     """
     framework = load_framework(job.framework)
+    excluded = tuple(dict.fromkeys((*cluster.exclude, *job.exclude)))
+    job = dataclasses.replace(job, exclude=excluded)
     check_request(job, cluster, framework, workdir)
     parts = _parts(job, cluster)
     if parts:

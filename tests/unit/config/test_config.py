@@ -200,6 +200,7 @@ clusters:
     extra_directives: {exclusive: , --mail-type: FAIL}
     env: [A=1, B=x=y]
     mounts: /data:/data:ro
+    exclude: [n7, "n[2-3,7]"]
   b: {<<: *a, gpu_request: none}
 """
     loaded = _load(tmp_path, text)
@@ -210,6 +211,7 @@ clusters:
     assert spec.drain_command == ("sudo", "drain", "{node}", "why={reason}")
     assert spec.extra_directives == {"exclusive": "", "mail-type": "FAIL"}
     assert spec.env == {"A": "1", "B": "x=y"}
+    assert spec.exclude == ("n7", "n2", "n3")
     assert loaded.cluster("b") == dataclasses.replace(spec, name="b", gpu_request=GpuRequest.NONE)
 
 

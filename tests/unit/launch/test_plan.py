@@ -182,6 +182,15 @@ def test_hosts_keep_their_order() -> None:
     assert plan(base=RACK, exclude=("n1",)).node_names == ("n3", "n2")
 
 
+def test_no_job_gets_a_node_that_its_cluster_excludes() -> None:
+    rack, slurm = (cluster(base, exclude=("n1", "n2")) for base in (RACK, PLAIN))
+    assert plan(base=rack, nodes=1).node_names == ("n3",)
+    assert plan(base=rack, nodes=1, gpus_per_node=(2,)).slots == (2,)
+    assert plan(base=slurm, exclude=("n2", "n9")).directives["exclude"] == "n[1-2,9]"
+    assert plan(base=slurm).directives["exclude"] == "n[1-2]"
+    refused("has no host n9", base=cluster(RACK, exclude=("n9",)))
+
+
 def test_slots_come_from_the_job_the_host_or_the_cluster() -> None:
     assert plan(gpus_per_node=(3,)).slots == (3, 3)
     assert plan().slots == (4, 4)
