@@ -164,6 +164,9 @@ def _rows(line: str, width: int, most: int) -> Iterator[str]:
     if len(line) <= width:
         yield line
         return
+    if not line.strip(" ^~"):  # marks below a line of code: they stay in their columns
+        yield line[:width]
+        return
     if (frame := _FRAME.match(line)) is not None:
         yield _shortened(frame, width)
         return

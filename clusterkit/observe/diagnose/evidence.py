@@ -252,6 +252,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     `place` is the innermost line of code that is of no library, the line of a library that it had
     called, and what for; `look` says what to look at then. `message` is the code that raised an
     exception that says nothing, and `then` the last of the exceptions that it led to.
+    An exception that the script itself raised is looked up where it does, whatever its class.
     """
     above = lines_before(hit, _LONGEST_TRACEBACK)
     above = _unboxed(above) or _of_notebook(above) or above
@@ -279,10 +280,13 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         called = f"started by {begun}, all of it in libraries" if begun else ""
     parts = (own or (library if called else inner), called, doing.words if doing else "")
     then = _led_to(lines_after(hit, _AROUND))
+    look = doing.look if doing else ""
+    if own and own == inner and frames[0][1].startswith("raise "):
+        look = look or f"The script raised it itself, at {own}: see which check stands before it."
     return {
         "place": f"(at {', '.join(filter(None, parts))})" if inner else "",
         "own": own or called,
-        "look": doing.look if doing else "",
+        "look": look,
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }

@@ -45,3 +45,11 @@ def test_other_lines_are_cut_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rows("x" * 100, 1)
     assert (len(row), row[-1]) == (40, "…")
     assert len(list(rows("word " * 30, 5))) == 5
+
+
+def test_marks_below_a_line_of_code_stay_in_their_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (row,) = rows(f"{' ' * 40}{'^' * 60}", 3)
+    assert row == f"  | {' ' * 40}{'^' * 36}"

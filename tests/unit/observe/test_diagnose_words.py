@@ -469,7 +469,7 @@ def test_what_a_program_says_before_it_aborts_is_the_cause(
 def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(say: Say) -> None:
     found = cause(say(f"reading the mesh\nthe mesh has no cells, bye\n{ABORTED}"))
     assert (found.rule, found.rank) == ("mpi-report", 3)
-    assert found.title.endswith("; the last that was said before it: the mesh has no cells, bye")
+    assert found.title.endswith("; the last line before it: the mesh has no cells, bye")
     assert cause(say(f"--- ERROR ---\nthe mesh is flat\n{ABORTED}")).title.endswith(
         "the mesh is flat"
     )
@@ -610,3 +610,11 @@ def test_what_a_library_prints_and_goes_on_from_is_doubted(
     found = cause(say(log))
     assert found.rule == "connection-refused"
     assert ("may have gone on until" in found.says) == doubted
+
+
+def test_what_a_script_raises_itself_is_no_fault_of_a_call(say: Callable[..., Diagnosis]) -> None:
+    frame = 'Traceback (most recent call last):\n  File "/x/train.py", line 2, in load\n    '
+    raised = cause(say(f'{frame}raise ValueError("no rows")\nValueError: no rows\n'))
+    assert raised.do.startswith("The script raised it itself, at /x/train.py:2: see which check")
+    called = cause(say(f"{frame}a, b = row\nValueError: no rows\n"))
+    assert "expects" in called.do
