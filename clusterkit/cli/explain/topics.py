@@ -73,9 +73,14 @@ def find_topic(word: str) -> Topic:
         return platforms.platform_topic(load_platform(platform.strip()))
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
-    topic = topics.get(word.strip()) or folded.get(_fold(word)) or topic_of(word)
+    named = folded.get(_fold(word)) or folded.get(f"{_fold(word)}s")
+    topic = topics.get(word.strip()) or named or topic_of(word)
     if topic is None:
-        near = did_you_mean(_fold(word), (*folded, *VERBS), alike=_ALIKE)
+        pages = [name for name, topic in folded.items() if topic.group is None]
+        parts = [part.removesuffix("s") for part in _fold(word).split("-")]
+        page = next((name for name in pages if name.removesuffix("s") in parts), None)
+        near = page and f"clusterkit explain {page}"
+        near = near or did_you_mean(_fold(word), (*folded, *VERBS), alike=_ALIKE)
         raise UserError(
             f"nothing is known about {word!r}",
             hint=near or verb_instead(word.strip()) or "`clusterkit explain` lists the topics",

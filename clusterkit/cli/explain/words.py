@@ -17,6 +17,7 @@ from clusterkit.observe.diagnose.rules import Rule, own_rules
 _MOST_RULES = 8
 _SIGNALLED = 128
 _LAST_CODE = 255
+_CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=\w)", re.IGNORECASE)
 _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was not found"}
 """As a shell has it (POSIX, XCU 2.8.2)."""
 
@@ -24,7 +25,7 @@ _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was no
 def topic_of(word: str) -> Topic | None:
     """Return what is known of a word that is no topic; None for nothing."""
     ways: tuple[Callable[[str], Topic | None], ...]
-    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _error)
+    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _strategies, _error)
     for way in ways:
         with suppress(UserError):
             if (topic := way(word.strip())) is not None:
@@ -52,6 +53,7 @@ def _flag(word: str) -> Topic | None:
 
 
 def _exit_code(word: str) -> Topic | None:
+    word = _CODE_OF.sub("", word)
     name = word.upper()
     if name in signal.Signals.__members__:
         code = _SIGNALLED + signal.Signals[name]
@@ -105,8 +107,21 @@ def _strategy(word: str) -> Topic | None:
     named = strategy_named(word).name
     summary = next(one.summary for one in STRATEGIES if one.name == named)
     name = "".join(word.split())
-    text = f"A strategy: {summary}.\n\nclusterkit estimate --strategy {name} ..."
+    about, _, command = texts("strategies").get(named, "").partition(" Start it: ")
+    text = paragraphs(f"A strategy: {summary}.", about)
+    text += f"\n\n  {command.strip('`.')}" * bool(command)
+    text += f"\n\nWhat it needs: clusterkit estimate --strategy {name} ..."
     return Topic(name=name, summary=summary, text=text, group="strategies")
+
+
+def _strategies(word: str) -> Topic | None:
+    """Return the strategies whose names begin with this word, where there are several."""
+    alike = [one for one in STRATEGIES if len(word) > 2 and one.name.startswith(word.lower())]
+    if len(alike) < 2:
+        return None
+    listed = table((one.name, one.summary) for one in alike)
+    said = filled("Strategies, each of which `clusterkit explain NAME` tells more of:")
+    return Topic(name=word, summary="strategies", text=f"{said}\n\n{listed}", group="strategies")
 
 
 def _error(word: str) -> Topic | None:

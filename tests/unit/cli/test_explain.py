@@ -20,6 +20,7 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import JobState, NodeCommand, Ref, Runtime
+from clusterkit.estimate.strategies import STRATEGIES
 from clusterkit.jobs.submit.preflight import MODES
 from clusterkit.launch.frameworks import Framework, framework_names, load_framework
 from clusterkit.observe.diagnose.rules import own_rules
@@ -213,6 +214,16 @@ def test_unknown_topic() -> None:
 def test_verb() -> None:
     runner = CliRunner()
     assert "exit-codes" in runner.invoke(app, ["explain"]).stdout
+    fsdp = runner.invoke(app, ["explain", "fsdp"]).stdout
+    assert "Fully Sharded Data Parallel" in fsdp
+    assert "\n  clusterkit submit --framework torchrun" in fsdp
+    assert set(texts("strategies")) <= {one.name for one in STRATEGIES}
+    zero = runner.invoke(app, ["explain", "zero"]).stdout
+    assert all(f"  {name} " in zero for name in ("zero1", "zero2", "zero3", "zeropp"))
+    for words, said in (("exit-code", "128+N"), ("exit code 137", "SIGKILL")):
+        assert said in runner.invoke(app, ["explain", words]).stdout
+    with pytest.raises(UserError, match="hint: clusterkit explain frameworks"):
+        find_topic("which framework")
     assert "zero3-nvme" in runner.invoke(app, ["explain", "strategies"]).stdout
     assert "H100-SXM5-80GB" in runner.invoke(app, ["explain", "gpus"]).stdout
     assert "infiniband-ndr" in runner.invoke(app, ["explain", "interconnects"]).stdout
