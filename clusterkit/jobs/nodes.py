@@ -196,8 +196,9 @@ def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
             parts.append(_step(tuple(mine), leader if component else job_id, *options))
     if not parts:
         raise UserError(
-            f"no job of yours runs on {cluster.name}, and Slurm shows the nodes of no others",
-            hint="--via ssh asks all nodes, --via srun those that are free, in an allocation",
+            f"no job of yours runs on {cluster.name}, and Slurm lets you in only where one does",
+            hint="--via srun allocates the nodes that are free for it; --via ssh asks all, "
+            "where ssh to nodes is allowed",
         )
     return Subject(
         cluster=cluster.name,

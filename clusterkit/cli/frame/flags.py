@@ -63,7 +63,9 @@ def explained(verb: Verb) -> Verb:
 
 def _shown(parameter: inspect.Parameter, row: Mapping[str, str]) -> inspect.Parameter:
     more: dict[str, Any] = {"help": row["help"], "metavar": row["metavar"] or None}
-    more["show_default"] = True if row["default"] == "yes" else row["default"] or False
+    more["show_default"] = row["default"] == "yes"
+    if row["default"] not in {"", "yes"}:  # typer puts parentheses around a text of its own
+        more["help"] += rf" \[default: {row['default']}]"
     if row["flags"]:
         more |= {"rich_help_panel": row["panel"] or None, "envvar": row["variable"] or None}
         more["min"] = int(row["min"]) if row.get("min") else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import Verb, option, with_flags
+from clusterkit.core.errors import UserError
 from clusterkit.core.text import in_words
 
 if TYPE_CHECKING:
@@ -102,15 +105,47 @@ def warn_of_script(plan: LaunchPlan) -> None:
 
     for problem in script_warnings(plan):
         console.warn(str(problem))
-    if (flag := flag_behind(plan)) is not None:
+    if strays := flags_behind(plan):
         console.warn(
-            f"{flag} stands after {plan.script} and goes to the script;\n"
+            f"{strays[0]} stands after {plan.script} and goes to the script;\n"
             "  flags of clusterkit stand before it"
         )
 
 
-def flag_behind(plan: LaunchPlan) -> str | None:
-    """Return the first argument of the script that looks like ours, and that it does not name."""
+def refuse_dry_run_behind(plan: LaunchPlan) -> None:
+    """Refuse to start a job whose `--dry-run` stands behind its script, which does not name it.
+
+    A `--` before the script says that all behind it is meant for the script.
+
+    Raises:
+        UserError: with the command line as it is to be typed.
+    """
+    strays = flags_behind(plan)
+    typed = sys.argv[1 : len(sys.argv) - len(plan.args)]
+    if "--dry-run" not in strays or "--" in typed:
+        return
+    from clusterkit.launch.options import job_options
+
+    alone = {row.flag for row in job_options().values() if row.default is False} | _OF_VERBS
+    moved: list[str] = []
+    left: list[str] = []
+    words = iter(plan.args)
+    for word in words:
+        ours = word.partition("=")[0] in strays
+        (moved if ours else left).append(word)
+        if ours and word not in alone and "=" not in word:
+            moved += [value for value in (next(words, None),) if value is not None]
+    verb = typed.index("submit") + 1 if "submit" in typed else 0
+    command = shlex.join(["clusterkit", *typed[:verb], *moved, *typed[verb:], *left])
+    raise UserError(
+        f"--dry-run stands after {plan.script}: it would go to the script, and the job would start",
+        hint=f"{command}\n"
+        f"  if the script takes it: clusterkit submit ... -- {plan.script} --dry-run",
+    )
+
+
+def flags_behind(plan: LaunchPlan) -> list[str]:
+    """Return the arguments of the script that look like ours, and that it does not name."""
     from clusterkit.launch.options import job_options
 
     ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
@@ -120,7 +155,7 @@ def flag_behind(plan: LaunchPlan) -> str | None:
     if behind:
         with suppress(OSError):
             text = Path(plan.workdir, plan.script).read_text(encoding="utf-8", errors="replace")
-    return next((argument for argument in behind if not _takes(text, argument)), None)
+    return [argument for argument in behind if not _takes(text, argument)]
 
 
 def _takes(script: str, flag: str) -> bool:

@@ -324,7 +324,8 @@ def _send(
     helper.ask("write", path=f"{copy}.json", text=files.json_text(told))
     helper.talk.end_input()
     if sent.files:
-        console.note(f"sent {sent.files} files, {size_in_words(sent.size)}, to {relay.login}")
+        count = f"{sent.files} file{'s' * (sent.files != 1)}"
+        console.note(f"sent {count}, {size_in_words(sent.size)}, to {relay.login}")
     inside = str(here.relative_to(folder)) if here.is_relative_to(folder) else "."
     return copy, "" if inside == "." else inside, [*without(words, {"--sync", "--sync-limit"})]
 

@@ -13,6 +13,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
     DryRunFlag,
+    refuse_dry_run_behind,
     request_of,
     takes_job_options,
     warn_of_script,
@@ -77,6 +78,7 @@ def _submit_one(
     if dry_run:
         show_plan(tied(prepared.plan, prepared.after), as_json=as_json)
         return
+    refuse_dry_run_behind(prepared.plan)
     try:
         with showing_refusal(as_json=as_json), listening() as callbacks:
             plan, run, submission = start(prepared, callbacks=callbacks, command_line=sys.argv)

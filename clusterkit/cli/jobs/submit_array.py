@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_options import warn_of_script
+from clusterkit.cli.frame.job_options import refuse_dry_run_behind, warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import (
     exit_by,
@@ -100,6 +100,7 @@ def submit_array(
     if dry_run:
         _show(sweep, plans, after, as_json=as_json)
         return
+    refuse_dry_run_behind(prepared.plan)
     with showing_refusal(as_json=as_json), listening() as callbacks:
         passed = check(prepared, callbacks)
     if passed.without:

@@ -14,6 +14,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.model import LaunchPlan, RenderedFile
+from clusterkit.core.text import wrapped
 from clusterkit.executors import executor_for
 from clusterkit.executors.base import Forecast
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
@@ -64,7 +65,7 @@ def show_forecast(forecast: Forecast | None) -> None:
         start = datetime.fromtimestamp(forecast.starts_at, tz=UTC).astimezone()
         console.note(f"  would start {start:%m-%d %H:%M} on {forecast.nodes}, as of now")
     elif forecast.unknown is not None:
-        console.note(f"  would start not known: {forecast.unknown}")
+        console.note(*wrapped(f"would start not known: {forecast.unknown}", "  ", " " * 4))
     for text in forecast.notes:
         console.warn(text)
     for problem in forecast.problems:

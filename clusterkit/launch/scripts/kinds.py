@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,6 +150,13 @@ def _module(name: str) -> str:
 
 def _launcher(name: str, args: tuple[str, ...]) -> UserError:
     framework = _STARTS[name]
+    if framework == "mpi" and args and not args[0].startswith("-"):
+        words = args[1:] if _PYTHON.fullmatch(args[0]) and args[1:] else ("--", *args)
+        return UserError(
+            f"{name} is not a training script: clusterkit starts the processes itself",
+            hint=f"clusterkit submit {shlex.join(words)} (MPI programs: with --framework mpi)",
+            key="script",
+        )
     rest = list(args[1:] if name == "accelerate" and args[:1] == ("launch",) else args)
     script = next((word for word in rest if word.endswith(".py")), "train.py")
     return UserError(

@@ -36,6 +36,7 @@ def test_every_help_is_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stderr
     assert "Usage: " in done.stdout
     assert "--help" in done.stdout
+    assert "[default: (" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     about = map(str.strip, done.stdout.partition("╭")[0].splitlines())
     lone = [one for one, after in pairwise(about) if one and after and len(one) < 40]

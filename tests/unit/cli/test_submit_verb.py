@@ -63,7 +63,11 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", "-m", "train.py"), ["-m train.py: that is a file", "-m train, or leave"]),
         (("submit", "-m", "pkg.trian"), ["no module pkg.trian", "did you mean 'train'?"]),
         (("submit", "nvidia-nothing"), ["does not exist", "submit ... env nvidia-nothing [ARGS]"]),
-        (("submit", "srun", "python", "train.py"), ["srun is not a training script", "-framework"]),
+        (
+            ("submit", "srun", "python", "train.py"),
+            ["srun is not", "clusterkit submit train"],
+        ),
+        (("submit", "srun", "hostname", "-f"), ["hint: clusterkit submit -- hostname -f (MPI"]),
         (("submit", *TORCHRUN, "trian.py"), ["trian.py does not exist", "did you mean train.py?"]),
         (("submit", *TORCHRUN, "."), ["is a folder"]),
         (("submit", *TORCHRUN, "--nodes", "two", "train.py"), ["--nodes 'two'", "--nodes 4"]),
@@ -544,6 +548,18 @@ def test_options_after_the_script_are_the_scripts(desk: Path) -> None:
     document = json.loads(done.stdout)
     assert document["plan"]["nodes"] == 1
     assert document["plan"]["args"] == ["--nodes", "7", "--json", "-n"]
+
+
+def test_a_dry_run_behind_the_script_starts_no_job(desk: Path) -> None:
+    done = run(desk, "submit", "--name", "x", "train.py", "--nodes", "2", "--lr", "3", "--dry-run")
+    assert done.returncode == 2
+    again = "clusterkit submit --nodes 2 --dry-run --name x train.py --lr 3\n"
+    assert f"hint: {again}" in done.stderr
+    assert "if the script takes it: clusterkit submit ... -- train.py --dry-run" in done.stderr
+    assert not list(desk.glob("runs/*"))
+    assert run(desk, *again.split()[1:]).returncode == 0
+    meant = run(desk, "submit", "--json", "-c", "rack", "--", "train.py", "--dry-run")
+    assert "would go to the script" not in meant.stderr
 
 
 def test_a_script_that_is_not_there_is_rendered_with_a_warning(desk: Path) -> None:

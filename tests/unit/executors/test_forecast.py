@@ -104,7 +104,7 @@ def test_reservations_that_come_or_end_too_soon_are_told(desk: Path) -> None:
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller",
             1,
-            "would start not known: Batch job submission failed: Unable to contact",
+            "submission failed: Unable to contact slurm\n    controller",
             0,
         ),
         ("sbatch: fatal: Could not establish a configuration source", 1, "start not known", 0),

@@ -444,7 +444,7 @@ def test_a_slurm_cluster_is_looked_at_through_the_users_own_jobs(slurm: Path) ->
     last = texts(shown)[-1]
     assert last == "not asked: n4: no job of yours there (--via ssh asks them as well)"
     (slurm / "jobs").write_text("")
-    with pytest.raises(UserError, match="no job of yours runs on big.*--via srun"):
+    with pytest.raises(UserError, match=r"(?s)no job of yours runs on big.*--via srun"):
         of_cluster(cluster, PreflightOptions())
     assert of_cluster(cluster, PreflightOptions(via="srun")).order == ("n1", "n2", "n3", "n4")
 
