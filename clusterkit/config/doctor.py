@@ -228,12 +228,15 @@ def gpus(machine: Machine) -> Iterator[Item]:
 
 
 def slurm(machine: Machine) -> Iterator[Item]:
-    """Yield the tools, the controller and the accounting of Slurm."""
-    needed = any(
-        spec.kind is ClusterKind.SLURM and spec.login is None
-        for spec in machine.settings.clusters.values()
-    )
-    yield from _slurm(machine.run, needed=needed)
+    """Yield the tools, the controller and the accounting of Slurm.
+
+    Nothing where each Slurm cluster has a login node: theirs count, not those of this machine.
+    """
+    logins = [
+        spec.login for spec in machine.settings.clusters.values() if spec.kind is ClusterKind.SLURM
+    ]
+    if not logins or None in logins:
+        yield from _slurm(machine.run, needed=bool(logins))
 
 
 def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from clusterkit.core.errors import UserError
@@ -12,6 +13,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.shell import quote
 from clusterkit.core.text import wrapped
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks.host_python import NO_TORCH
 from clusterkit.preflight.report import Report
 from clusterkit.transport.probe import PreflightJob
 
@@ -34,7 +36,16 @@ def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> I
     yield None, ""
     counts = (f"{number} {name}" for name, number in report.counts().items() if number)
     yield None, f"findings: {', '.join(counts) or 'none'}; {report.seconds:.1f} s"
+    yield from _mostly_skipped(report)
     yield from _conclusion(report)
+
+
+def _mostly_skipped(report: Report) -> Iterator[Line]:
+    """Yield why most checks were skipped, where that is one reason of several."""
+    reasons = Counter(f.summary for f in report.findings if f.verdict is Verdict.SKIP)
+    for reason, count in reasons.most_common(1):
+        if count > 1:
+            yield None, f"skipped, {count} of {reasons.total()}: {reason}"
 
 
 def _finding_lines(finding: Finding, width: int, *, verbose: bool) -> Iterator[Line]:
@@ -77,13 +88,17 @@ def _conclusion(report: Report) -> Iterator[Line]:
         deferred = finding.id == "SSH001" and finding.verdict is Verdict.SKIP
         if deferred and {*finding.nodes} <= {*report.unasked}:
             yield None, f"  {hostlist.fold_set(finding.nodes)}  {finding.summary}"
+        if finding.summary == NO_TORCH:
+            yield None, f"{NO_TORCH} on {hostlist.fold_set(finding.nodes)}: jobs with torchrun,"
+            yield None, "  the default, need it (--framework NAME checks for others)"
     if not unhealthy and not report.job_cannot_run:
         yield None, f"{_nodes(usable)} usable"
         return
     if report.job_cannot_run:
         yield None, "the job cannot run as it is: see the findings about the job above"
     if unhealthy and not usable and not report.unasked:
-        yield None, "no node is usable: fix what is named above, the last finding first"
+        of = f"of the {len(report.nodes)} asked " if len(report.nodes) > 1 else ""
+        yield None, f"no node {of}is usable: fix what is named above, the last finding first"
     elif unhealthy:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"

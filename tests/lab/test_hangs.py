@@ -93,6 +93,7 @@ def test_whose_data_loader_was_stopped_is_named(lab: Lab, desk: Desk, cluster: s
     assert found["cause"]["rule"] == "hung"
     assert re.search(r"rank 1 is in the data loader, with \S+\[stopped\] below", says), says
     assert "ranks 0,2 wait in all_reduce" in says
+    assert (found["cause"]["node"], found["cause"]["rank"]) == ("n2", 1)
 
 
 def comm_of(pid: int) -> str | None:

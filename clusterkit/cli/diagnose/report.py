@@ -45,8 +45,9 @@ def evidence(found: Finding) -> Iterator[str]:
     shown = found.evidence
     if not shown.line:
         yield f"{_short(shown.file)}"
-        for row in rows(shown.text.removeprefix("clusterkit fact: "), 1):
-            yield console.dim(row)
+        fact = shown.text.removeprefix("clusterkit fact: ")
+        if not _is_told(fact, found.says):
+            yield from (console.dim(row) for row in rows(fact, 1))
         return
     times = f"  ({found.count} lines like it)" if found.count > 1 else ""
     yield f"{_short(shown.file)}:{shown.line}{times}"
@@ -56,6 +57,13 @@ def evidence(found: Finding) -> Iterator[str]:
         *((text, 1) for text in shown.after),
     ):
         yield from (console.dim(row) for row in rows(in_line(text), most))
+
+
+def _is_told(fact: str, says: str) -> bool:
+    """Tell whether a text says all of a fact, `KEY=VALUE` or `KEY=HEAD: PART; PART`."""
+    value = fact.partition("=")[2]
+    parts = (value.partition(": ")[2] or value).split("; ")
+    return all(" " in part and part in says for part in parts)
 
 
 def others(found: Iterable[Finding]) -> Iterator[str]:

@@ -138,7 +138,8 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
         hint = "--exclude-unfit continues without (enough are left), "
         hint += f"--exclude {quote(unhealthy)}, or --force"
     else:
-        are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
+        of = f"of the {len(report.nodes)} asked " if len(report.nodes) > 1 else ""
+        are_left = {0: f"no node {of}is", 1: f"1 {of}is"}.get(left, f"{left} {of}are")
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
         what = f"unhealthy: {unhealthy}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""

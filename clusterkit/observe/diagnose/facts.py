@@ -34,7 +34,7 @@ from clusterkit.observe.diagnose.flight_recorder import dumps_below, read_record
 from clusterkit.observe.diagnose.hits import RESTART
 from clusterkit.observe.diagnose.open_log import text_size
 from clusterkit.observe.diagnose.order import Place
-from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks
+from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks, odd_one_out
 from clusterkit.observe.diagnose.verdict import Known
 
 _SIGTERM = 143
@@ -137,13 +137,18 @@ def _ras(job: Job, attempt: int) -> Iterator[Fact]:
 
 
 def _hang(job: Job, attempt: int, plan: Mapping[str, Any]) -> Iterator[Fact]:
-    """Tell that the job makes no progress, and where its ranks stood when that was noticed."""
+    """Tell that the job makes no progress, and where its ranks stood when that was noticed.
+
+    The place is that of the rank that the others wait for; the node that noticed it is none.
+    """
     if (hang := _hung(job, attempt)) is None:
         return
-    found = kept_stacks(job.run, attempt, len(counts_of(plan, "slots")) or job.submission.nodes)
+    n_nodes = len(counts_of(plan, "slots")) or job.submission.nodes
+    found = kept_stacks(job.run, attempt, n_nodes)
     where = in_a_sentence(found).replace(";", ",")
     text = f"clusterkit fact: hung={hang.text}" + (f"; {where}" if where else "")
-    yield Fact(text=text, node=hang.node, time=hang.at)
+    node, rank = odd_one_out(found) or (hang.node if n_nodes == 1 else None, None)
+    yield Fact(text=text, node=node, rank=rank, time=hang.at)
 
 
 def _locks(job: Job, plan: Mapping[str, Any]) -> Iterator[Fact]:

@@ -244,6 +244,8 @@ _MOST_KEPT = 1 << 25
 """Bytes of kept stacks of a job that are read."""
 _MOST_PLACES = 4
 _LOADER = re.compile(r"torch/utils/data/|/data/dataset|webdataset/")
+_BACKWARD = "_engine_run_backward ("
+"""Where Python stands while DistributedDataParallel exchanges gradients."""
 _FUNCTION = re.compile(r"(?P<name>[\w.<>]{1,80}) \(")
 
 
@@ -271,6 +273,19 @@ def in_a_sentence(found: Stacks) -> str:
     ]
     more = sum(len(group.ranks) for group in found.groups[_MOST_PLACES:])
     return ", ".join((*told, *([f"{more} more ranks elsewhere"] if more else [])))
+
+
+def odd_one_out(found: Stacks) -> tuple[str, int] | None:
+    """Return the node and the rank that all others wait for; None where it is not one rank."""
+    elsewhere = [group for group in found.groups if not _is_behind(group.frames)]
+    if len(elsewhere) != 1 or len(found.groups) == 1 or len(elsewhere[0].ranks) != 1:
+        return None
+    return elsewhere[0].nodes[0], elsewhere[0].ranks[0]
+
+
+def _is_behind(frames: Sequence[str]) -> bool:
+    """Tell whether a rank waits for others: in a collective, or in the backward pass for one."""
+    return frames[0] != STOPPED and (_waits(frames) or frames[0].startswith(_BACKWARD))
 
 
 def _where(group: StackGroup) -> str:

@@ -57,6 +57,7 @@ _UNKNOWING = frozenset(
 """Rules that know how a program ends, and nothing of what it says then."""
 _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
 """Rules of launchers that start ranks in each task of another one."""
+_HUNG = "hung"
 _OF_SPARK = "spark-stage-failed"
 _SLURM_REPORT = "slurm-report"
 _OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -305,9 +306,10 @@ def _of_the_accused(root: Event | None, events: Sequence[Event]) -> Event | None
 def _placed(root: Event, events: Sequence[Event]) -> Event:
     """Give the root the node on which a launcher has seen its rank end, or Spark its task fail.
 
-    Where no line says the rank, it is the node of all that Slurm tells of the ends of tasks.
+    Where no line says the rank, it is the node of all that Slurm tells of the ends of tasks; of a
+    job that hung, that is the one that noticed it.
     """
-    if root.node is not None:
+    if root.node is not None or root.rule.id == _HUNG:
         return root
     if root.rank is None:
         tells = {_OF_SPARK} if root.hit.text.startswith(_OF_SLURM) else {_OF_SPARK, _SLURM_REPORT}

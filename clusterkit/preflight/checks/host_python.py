@@ -73,7 +73,7 @@ def _torch_version(python: JobPython | None, job: PreflightJob, *, have: bool) -
     if python.torch is None:
         required = have or job.framework == "deepspeed"
         absent = wrong.fail("torch is not installed for the job's Python")
-        return absent if required else skip("torch is not installed")
+        return absent if required else skip(NO_TORCH)
     if python.cuda is None and python.hip is None and (verdict := wants_gpus(job)):
         what = f"torch {python.torch} is a build without GPU support"
         return wrong.result(verdict, what + (f", and {job.gpu_use}" if job.gpu_use else ""))
@@ -88,6 +88,8 @@ def wants_gpus(job: PreflightJob) -> Verdict | None:
     return Verdict.WARN if job.gpu_use else None
 
 
+NO_TORCH = "torch is not installed"
+"""What is said of nodes whose jobs may do without, and may not: nobody named a framework."""
 _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
 
 

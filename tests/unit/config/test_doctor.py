@@ -109,6 +109,13 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
     assert _items(tmp_path, SLURM, down)["slurmctld"].finding
 
 
+def test_slurm_of_this_machine_does_not_matter_where_a_login_node_has_it(tmp_path: Path) -> None:
+    broken = Answer(code=1, errors="resolve_ctls_from_dns_srv: res_nsearch error\n")
+    answers = {"sbatch": broken, "srun": broken, "squeue": broken}
+    assert "slurm" not in _items(tmp_path, LOGIN, answers)
+    assert _items(tmp_path, SLURM, answers)["slurm"].finding
+
+
 LOGIN = "clusters: {a: {kind: slurm, login: me@head}}\n"
 
 

@@ -27,7 +27,7 @@ from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.jobs.watch import cancel, wait
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
-from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks
+from clusterkit.observe.diagnose.stacks import in_a_sentence, kept_stacks, odd_one_out
 from tests.unit.executors.test_executors_local import Runs, await_line, log, runs, said
 from tests.unit.observe.test_nccl_ras import BEHIND, Ras
 
@@ -317,6 +317,18 @@ def test_who_waits_for_whom_is_one_sentence(run: RunFolder) -> None:
         "rank 2 is in the data loader, with pt_data_worker[stopped] below, "
         "rank 3 is stopped (SIGSTOP), ranks 0-1 wait in all_reduce"
     )
+
+
+def test_the_place_of_a_hang_is_the_one_rank_that_others_wait_for(run: RunFolder) -> None:
+    backward = "_engine_run_backward (torch/autograd/graph.py:841)"
+    gathers = "all_gather (torch/distributed/distributed_c10d.py:2501)"
+    keep(run, 0, 0, dump(0, 1, backward))
+    keep(run, 0, 1, dump(1, 2, "stuck (train.py:23)"))
+    assert odd_one_out(kept_stacks(run, 0, 2)) == ("n2", 1)
+    keep(run, 0, 1, dump(1, 2, gathers))
+    assert odd_one_out(kept_stacks(run, 0, 2)) is None
+    keep(run, 0, 1, dump(1, 2, "stuck (train.py:23)") + dump(2, 2, "stuck (train.py:23)"))
+    assert odd_one_out(kept_stacks(run, 0, 2)) is None
 
 
 def test_a_rank_that_was_stopped_is_named_without_py_spy(runs: Runs) -> None:

@@ -22,7 +22,8 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors.local.executor import LocalExecutor
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import hangs, node_results, runfolder
+from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import load_job
 from clusterkit.observe.diagnose.job import advise
@@ -80,6 +81,29 @@ def test_what_where_and_what_to_do_then_the_evidence(tmp_path: Path) -> None:
     assert any(line.startswith(("then", "also")) and "rank 0: " in line for line in lines)
     assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
     assert "$ clusterkit estimate --model MODEL --gpu h100 --gpus 4" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("frame", "where"),
+    [
+        ("stuck (train.py:23)", "where  n2 rank 1, "),
+        ("all_reduce (torch/distributed/distributed_c10d.py:2501)", "where  the job, "),
+    ],
+)
+def test_a_hang_is_where_others_wait_for_and_told_once(
+    tmp_path: Path, frame: str, where: str
+) -> None:
+    hang = Hang(node="n1", node_rank=0, at=9.0, silent_s=9, patience_s=4, by="steps", step=6)
+    run = job(tmp_path, node_rank=0, node="n1", rank=None, exit_code=hangs.HUNG, hung=hang.text)
+    hangs.note(run, 0, hang)
+    for rank, at in enumerate(("_engine_run_backward (torch/autograd/graph.py:841)", frame)):
+        stack = f'@ 4711 {rank} n{rank + 1}\nThread 4711 (idle): "MainThread"\n    {at}\n'
+        hangs.keep(run, 0, hangs.stacks_file(run, 0, rank), stack)
+    (run.submitit / "4711.out").write_text("srun: error: n1: task 0: Exited with exit code 124\n")
+    answer = told(run.path)
+    assert where in answer.stdout
+    assert "rank 0 is in _engine_run_backward" in " ".join(answer.stdout.split())
+    assert "hung=" not in answer.stdout
 
 
 def test_one_document_with_all_of_it(tmp_path: Path) -> None:

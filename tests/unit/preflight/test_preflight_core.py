@@ -162,6 +162,20 @@ def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:
     assert "pass     HOST901 host-heat  n[1,3]" in verbose
 
 
+def test_why_most_were_skipped_and_that_the_default_framework_lacks_its_package() -> None:
+    reasons = ("no GPU", "no GPU", "torch is not installed")
+    findings = tuple(
+        Finding(id=f"X{n}", check="c", verdict=Verdict.SKIP, nodes=("n1", "n2"), summary=reason)
+        for n, reason in enumerate(reasons)
+    )
+    text = [line for _, line in report_lines(Report(nodes=("n1", "n2"), findings=findings))]
+    assert "skipped, 2 of 3: no GPU" in text
+    assert "torch is not installed on n[1-2]: jobs with torchrun," in text
+    few = dataclasses.replace(findings[0], nodes=("n1",))
+    without = [line for _, line in report_lines(Report(nodes=("n1",), findings=(few,)))]
+    assert not any(line.startswith(("skipped", "torch")) for line in without)
+
+
 def test_a_finding_about_the_job_excludes_nobody() -> None:
     finding = Finding(id="NCCL901", check="c", verdict=Verdict.FAIL, nodes=(), summary="s")
     report = Report(nodes=("n1",), findings=(finding,))

@@ -246,7 +246,7 @@ def test_where_no_node_is_left_nobody_is_told_to_leave_them_out(verb: Verb, tmp_
     folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=ReachProblem.TIMEOUT)
     done = verb("--replay", folder)
     assert done.returncode == 1
-    assert "no node is usable" in done.stdout
+    assert "no node of the 2 asked is usable" in done.stdout
     assert "--exclude" not in done.stdout
 
 
@@ -315,9 +315,9 @@ def test_a_full_disk_behind_the_output_is_no_bug(tmp_path: Path, words: tuple[st
     ("left", "needed", "said"),
     [
         (0, 2, ["no node is left and 2 are needed", "hint: fix the nodes, or --force"]),
-        (1, 2, ["1 node is left and 2 are needed", "ask for fewer with --nodes 1, or"]),
+        (1, 2, ["1 of the 2 asked is left and 2 are needed", "ask for fewer with --nodes 1, or"]),
         (0, 1, ["no node is left and 1 is needed"]),
-        (2, 3, ["2 nodes are left and 3 are needed", "--nodes 2, or"]),
+        (2, 3, ["2 of the 3 asked are left and 3 are needed", "--nodes 2, or"]),
     ],
 )
 def test_what_submit_says_of_too_few_nodes(
