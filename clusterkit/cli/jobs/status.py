@@ -332,8 +332,8 @@ def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
         return [started + ran]
     last = attempts[-1]
     is_over = all(node.ended_at <= status.started_at for node in last.nodes)
-    label = f"attempt {last.attempt + 1 + is_over}"
-    return [started, f"  {label:<9}  {_moment(status.started_at)}{ran}"]
+    attempt = f"attempt {last.attempt + 1 + is_over}"
+    return [started, f"  restarted  {_moment(status.started_at)}, {attempt}{ran}"]
 
 
 def endings(results: Iterable[NodeResult]) -> list[str]:

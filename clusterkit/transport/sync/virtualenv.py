@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -215,7 +216,19 @@ def _run(helper: Helper, argv: Sequence[str], *, index: bool = False) -> None:
     done = helper.ask("run", argv=list(argv), env={"PYTHONNOUSERSITE": "1"})
     if done["code"]:
         output = str(done["said"])
+        if index and _UNREACHABLE.search(output):
+            raise RemoteError(f"{helper.node} reaches no package index", hint=_WITHOUT_INDEX)
         raise RemoteError(_reason(output, argv), node=helper.node, hint=_hint(output, index=index))
+
+
+_UNREACHABLE = re.compile(
+    r"NewConnectionError|ConnectTimeoutError|ProxyError|name resolution|Network is unreachable"
+)
+"""Of pip's warnings, before the error that it saw no versions at all."""
+_WITHOUT_INDEX = (
+    "bring all packages (pip download; the page `Work on a site without internet` has it): "
+    "--wheels DIR; or let `venv:` of the cluster name an environment there that has clusterkit"
+)
 
 
 def _reason(output: str, argv: Sequence[str]) -> str:

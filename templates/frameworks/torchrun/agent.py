@@ -29,7 +29,12 @@ import clusterkit_failure
 
 gc.disable()  # a seventh of what torch takes to be imported, of which nothing is garbage
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:  # no traceback: no line of this file is to blame
+    if error.name != "torch":
+        raise
+    sys.exit(f"ModuleNotFoundError: {error}")
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

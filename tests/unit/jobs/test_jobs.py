@@ -835,13 +835,15 @@ def test_how_long_a_job_waited_is_told_of_its_first_attempt_and_of_a_queue_since
     started, attempt = _times(job, read_attempts(run))
     assert started.startswith("  started    ")
     assert started.endswith(", after 5 s")
-    assert attempt.startswith("  attempt 2  ")
+    assert attempt.startswith("  restarted  ")
+    assert ", attempt 2; r" in attempt
     assert "; runs for 1" in attempt
     second = dataclasses.replace(first, started_at=now - 10, ended_at=now - 5)
     node_results.write_result(run, second, attempt=1, n_nodes=1)
     over = JobStatus(state=JobState.TIMEOUT, started_at=now - 10, ended_at=now - 5)
     (_, attempt) = _times(dataclasses.replace(job, status=over), read_attempts(run))
-    assert attempt.startswith("  attempt 2  ")
+    assert attempt.startswith("  restarted  ")
+    assert ", attempt 2; r" in attempt
     assert attempt.endswith("; ran for 5 s")
     waits = dataclasses.replace(job, status=JobStatus(state=JobState.REQUEUED))
     (line,) = _times(waits, read_attempts(run))

@@ -159,3 +159,19 @@ def test_no_garbage_is_looked_for_while_torch_is_imported(
         argv, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True", "True"], done.stderr
+
+
+def test_where_torch_is_missing_the_agent_says_so_without_a_traceback() -> None:
+    templates = data_dir("templates")
+    agent = templates / "frameworks" / "torchrun" / "agent.py"
+    path = str(templates / "programs" / "ranks")
+    done = subprocess.run(
+        [sys.executable, "-S", agent],  # no packages but those of Python itself
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "ModuleNotFoundError: No module named 'torch'\n"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 import pytest
@@ -303,6 +303,19 @@ def test_what_pip_did_already_is_no_hint() -> None:
     said = "ERROR: No matching distribution found for rich"
     assert "--index" in str(virtualenv._hint(said, index=False))
     assert virtualenv._hint(said, index=True) == "give a wheel of it: --wheels DIR"
+
+
+def test_that_no_index_is_reached_is_told_before_what_pip_concludes_from_it() -> None:
+    said = (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)'\n"
+        "ERROR: No matching distribution found for ahocorasick-rs==1.0.3\n"
+    )
+    helper = SimpleNamespace(node="head", ask=lambda *_, **__: {"code": 1, "said": said})
+    with pytest.raises(RemoteError, match="head reaches no package index") as refused:
+        virtualenv._run(cast(Helper, helper), ["pip"], index=True)
+    assert "--wheels DIR" in (refused.value.hint or "")
+    with pytest.raises(RemoteError, match="No matching distribution"):
+        virtualenv._run(cast(Helper, helper), ["pip"])
 
 
 def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHere) -> None:
