@@ -71,7 +71,7 @@ def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_mistakes_say_what_to_type(desk: Path, words: tuple[str, ...], said: list[str]) -> None:
-    done = typed_in(desk, "submit", *TORCHRUN, *words)
+    done = typed_in(desk, "submit", *TORCHRUN, *words, HOME=str(desk))
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
