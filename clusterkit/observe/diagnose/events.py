@@ -357,16 +357,19 @@ class _Comparison:
             for source, scanned in found
             if scanned.size and not source.scheduler
         }
+        self._mixed: set[str] = set()  # files in which only some lines say of which node they are
         if any(rules[name].compare is Compare.SOME_NODES for name in self._nodes):
             for source, _ in found:
                 if source.node is None and (names := nodes_named(source.path)):
-                    self._all = (self._all - {str(source.path)}) | names
+                    self._mixed.add(str(source.path))
+                    self._all = (self._all - self._mixed) | names
 
     def holds(self, name: str, hit: Hit) -> bool:
         """Tell whether what a rule asks of the other nodes is so."""
         rule = self._rules[name]
         if rule.compare is Compare.SOME_NODES:
-            return bool(self._all - self._nodes[name])
+            nodes = self._nodes[name]
+            return not nodes & self._mixed and bool(self._all - nodes)
         if rule.compare is Compare.DIFFERS:
             return len(self._differing(name, hit)) > 1
         return True

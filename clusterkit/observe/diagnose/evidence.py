@@ -151,6 +151,9 @@ _SOON = 30
 """Good lines before another exception that are of the program after one that never began."""
 _BEGUN = 3
 """Good lines before an exception in another script that are of its own."""
+_CONTINUED = 2
+"""Good lines after a Ctrl-C of a program that did not end, or of the next one."""
+_OF_TRACEBACK = re.compile(r"\s|$|Traceback \(most recent|During handling of|The above exc")
 _LAST = 10
 _DIGITS = re.compile(r"[0-9]+")
 _IN_TURN = 20
@@ -538,11 +541,20 @@ def side_step(hit: Hit) -> bool:
 
 
 def _many_good_after(hit: Hit, many: int = _MANY, until: float = math.inf) -> bool:
+    return sum(1 for _ in islice(_good_after(hit, until), many)) == many
+
+
+def _good_after(hit: Hit, until: float) -> Iterator[str]:
     size = int(min(_HEAD, until - hit.last))
     part = read_part(hit.file, hit.excerpts, hit.last, size).replace(b"\r", b"\n")
     lines = (read_line(raw).text for raw in part.split(b"\n")[1:])
-    good = (line for line in lines if not (line.startswith("wandb: ") or _BAD.search(line)))
-    return sum(1 for _ in islice(good, many)) == many
+    return (line for line in lines if not (line.startswith("wandb: ") or _BAD.search(line)))
+
+
+def well_between(hit: Hit, later: Hit) -> bool:
+    """Tell whether lines between two finds, but those of tracebacks, tell of nothing wrong."""
+    good = _good_after(hit, later.offset)
+    return sum(not _OF_TRACEBACK.match(line) for line in good) >= _CONTINUED
 
 
 def left_behind(hit: Hit, until: float = math.inf) -> bool:

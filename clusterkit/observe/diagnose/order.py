@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import ranks_in_words
-from clusterkit.observe.diagnose.evidence import WENT_ON, steps_after, time_near
+from clusterkit.observe.diagnose.evidence import WENT_ON, steps_after, time_near, well_between
 from clusterkit.observe.diagnose.hits import Hit
 from clusterkit.observe.diagnose.rules import Role, Rule
 
@@ -108,7 +108,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
         events = [event for event in events if not _any_led_to(stops, event)]
-        alone = [event for event in events if event.rule.alone]
+        alone = [event for event in events if event.rule.alone and not _stopped(stops, event)]
         return _first_of(telling or alone or symptoms or events, place)
     raised = [event for event in symptoms if event.generic and event.hit.line]
     if best.rule.id in _CRASHES and (own := _raised_by_many(raised, best)):
@@ -229,12 +229,21 @@ def _ended_after(end: Event, lost: Event) -> bool:
 
 
 def _any_led_to(stops: Iterable[Event], event: Event) -> bool:
-    """Tell whether a process printed an error as it ended after a Ctrl-C."""
+    """Tell whether a process printed an error as it ended after a Ctrl-C, and not later."""
     hit = event.hit
     return not event.rule.outside and any(
         (stop.hit.file, stop.node, stop.rank) == (hit.file, event.node, event.rank)
         and 0 < stop.hit.line < hit.line <= stop.hit.line + _CHAINED
+        and not well_between(stop.hit, hit)
         for stop in stops
+    )
+
+
+def _stopped(stops: Iterable[Event], event: Event) -> bool:
+    """Tell whether last words stand before a Ctrl-C, which is how the program ended."""
+    hit = event.hit
+    return event.rule.closing and any(
+        stop.hit.file == hit.file and hit.line < stop.hit.line for stop in stops
     )
 
 

@@ -187,6 +187,14 @@ def test_another_script_that_had_begun_to_work_is_told_before_the_one_that_faile
     assert told(say(f"{first}{work}{launcher}")) == "module-missing 4"
 
 
+def test_lines_without_a_node_are_compared_with_those_of_no_other(say: Say) -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'"
+    comm = "n1:4711:4719 [0] NCCL INFO comm 0x41b2af60 rank 0 nranks 1 cudaDev 0 - Abort COMPLETE"
+    assert told(say(f"[rank0]: {missing}\n{comm}\n")) == "file-not-found 1"
+    of_nodes = "".join(f"[node-{node}] step {step}\n" for step in (1, 2) for node in (0, 1))
+    assert told(say(f"{of_nodes}[node-1] {missing}\n")) == "file-missing-here 5"
+
+
 STOPPED = raised("/home/u/train.py", "KeyboardInterrupt")
 
 
@@ -196,12 +204,26 @@ STOPPED = raised("/home/u/train.py", "KeyboardInterrupt")
         (f"^CError executing job with overrides: ['lr=1']\n{STOPPED}", 5),
         (f"[2026-11-22 13:59:12,440][HYDRA] Error executing job with overrides: []\n{STOPPED}", 5),
         (f"Error in sys.excepthook:\n{STOPPED}\nOriginal exception was:\n{STOPPED}", 5),
+        (f"could not count the tokens\n{STOPPED}", 5),
         (f"{STOPPED}wandb: waiting for the upload (failed 255)\n", 4),
         (f"{STOPPED}{raised('/home/u/train.py', 'NameError: name x is not defined')}", 4),
     ],
 )
 def test_after_a_ctrl_c_it_is_what_ended_the_program(say: Say, log: str, line: int) -> None:
     assert told(say(f"{STEPS}{log}")) == f"interrupted {line + STEPS.count(chr(10))}"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        f"{STOPPED}$ python train.py\nstep 1 loss 0.5\nstep 2 loss 0.4\n",
+        "KeyboardInterrupt received, saving a checkpoint and going on\nstep 8\nstep 9\n",
+    ],
+)
+def test_what_goes_on_after_a_ctrl_c_fails_of_itself(say: Say, between: str) -> None:
+    failed = raised("/home/u/train.py", "KeyError: 'labels'")
+    lines = (STEPS + between + failed).count("\n")
+    assert told(say(f"{STEPS}{between}{failed}")) == f"python-exception {lines}"
 
 
 @pytest.mark.parametrize(
