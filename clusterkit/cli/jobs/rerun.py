@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import JobArgument, runs_named
 from clusterkit.cli.frame.main import command_of
-from clusterkit.cli.frame.usage import usage_error
+from clusterkit.cli.frame.usage import own_words, usage_error
 from clusterkit.config.sources import expand_home, nearest_file
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
@@ -200,9 +200,18 @@ def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
 
 
 def _without_repeated(command: Any, own: list[str], new: list[str]) -> list[str]:
-    """Return the flags of then without those that take no value and are given anew."""
-    lone = {word for one in command.params if getattr(one, "is_flag", False) for word in one.opts}
-    return [word for word in own if word not in lone or word not in new]
+    """Return the flags of then without those that count once and are given anew."""
+    options = {word: one for one in command.params for word in one.opts}
+    again = [options.get(word) for word, _ in own_words(new, command)]
+    anew = {one.name for one in again if one is not None and not getattr(one, "multiple", False)}
+    kept, at = [], 0
+    for word, _ in own_words(own, command):
+        one = options.get(word)
+        alone = one is None or own[at] != word or one.is_flag  # as --nodes=2, -N2, --wait
+        end = at + (1 if alone else 2)
+        kept += [] if one is not None and one.name in anew else own[at:end]
+        at = end
+    return [*kept, *own[at:]]
 
 
 def _absolute_script(command: Any, own: list[str], new: list[str], folder: Path) -> list[str]:

@@ -134,6 +134,7 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     other = ("--", "say.sh", "--lr", "2")
     third = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--name", "three", *other, **home)
     assert "off --nodes 2 --dry-run --name three -- say.sh --lr 2\n" in third.stderr
+    assert "--name one" not in third.stderr
     assert "without --wait, which was for that time" in third.stderr
     assert "arguments of say.sh: a 'b  c' --lr 1 then, --lr 2 now" in third.stderr
     jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
@@ -153,6 +154,17 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     gone = typed_in(tmp_path, "rerun", "latest", **home)
     assert gone.returncode == 2
     assert "is gone" in gone.stderr
+
+
+def test_a_flag_that_counts_once_is_shown_once(code: Path, tmp_path: Path) -> None:
+    once = ("--nodes=2", "-g1", "--name", "one", "--time", "1:00:00")
+    flags = ("--cluster", "local", *once, "-eA=1", "--env", "B=2", "--preflight", "off", "--wait")
+    assert typed_in(code, "submit", *flags, "say.sh", HOME=str(tmp_path)).returncode == 0
+    new = "--dry-run --nodes 1 --gpus-per-node 1 --name=two --env C=3"
+    again = typed_in(tmp_path, "rerun", "latest", *new.split(), HOME=str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    merged = f"--time 1:00:00 -eA=1 --env B=2 --preflight off {new} -- say.sh"
+    assert f"clusterkit submit --cluster local {merged}\n" in again.stderr
 
 
 def test_the_configuration_that_a_flag_named_stays(code: Path, tmp_path: Path) -> None:
