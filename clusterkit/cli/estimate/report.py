@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.query.answer import Rented
     from clusterkit.estimate.query.mixed import Mixed
+    from clusterkit.estimate.query.smallest import Smallest
     from clusterkit.estimate.request import Request
     from clusterkit.estimate.results import Interval, Memory, Speed
 
@@ -32,19 +33,23 @@ _WIDTH = 80
 
 def headline(request: Request) -> Sequence[str]:
     """Return what is estimated, in two lines."""
-    model = request.model
     nodes = -(-request.gpus // request.gpus_per_node)
     where = f" in {nodes} nodes" if nodes > 1 else ""
-    sizes = f"{count(model.params)} parameters"
-    if model.experts:
-        sizes += f", {count(model.active_params)} of them for each token"
     tokens = request.global_batch * request.seq
     batch = "1 sequence" if request.global_batch == 1 else f"{request.global_batch:,} sequences"
-    title = f"{model.name}: {sizes}, on {request.gpus:,} x {request.gpu.name}{where}"
+    title = f"{_sizes(request)}, on {request.gpus:,} x {request.gpu.name}{where}"
     return (
         *(console.bold(line) for line in wrapped(title, "", "  ")),
         f"{batch} of {request.seq:,} tokens per step ({tokens:,} tokens)",
     )
+
+
+def _sizes(request: Request) -> str:
+    model = request.model
+    sizes = f"{model.name}: {count(model.params)} parameters"
+    if model.experts:
+        sizes += f", {count(model.active_params)} of them for each token"
+    return sizes
 
 
 def table(answer: Answer) -> Sequence[str]:
@@ -304,6 +309,38 @@ def ranking(rows: Sequence[Rented]) -> Sequence[str]:
     note = f"What joins machines of {', '.join(unknown)} is not known: as usual with such GPUs."
     both = (line for pair in zip(lines, more, strict=True) for line in pair)
     return (console.bold(first), *both, *(wrapped(note) if unknown else ()))
+
+
+def counts(found: Smallest) -> Sequence[str]:
+    """Return a line for each number of GPUs that was tried, and which of them to take."""
+    answer, chosen = found.answer, found.answer.chosen
+    title = f"{_sizes(answer.request)}, on how many {answer.request.gpu.name}?"
+    answers = [one.answer for one in found.tries if one.answer is not None]
+    width = max(len("strategy"), *(len(each.subject.name) for each in answers)) + 2
+    lines = [console.bold(line) for line in wrapped(title, "", "  ")]
+    lines += ["", f"   GPUs  {'strategy':<{width}}GB per GPU"]
+    for one in found.tries:
+        start = f"{'>' if chosen and one.answer is answer else ' '} {one.gpus:>5,}  "
+        if one.answer is None:
+            lines += wrapped(one.reason or "", start, " " * len(start))
+            continue
+        subject = one.answer.subject
+        needs, verdict = gb(subject.memory.device.likely), "does not fit"
+        if subject.fits:
+            verdict = f"{span(subject.speed.tokens_per_s_per_gpu)} tokens/s per GPU"
+        elif subject.memory.lacks_ram:
+            verdict += f": {_largest(subject.memory)}"
+        lines.append(f"{start}{subject.name:<{width}}{needs:>10}  {verdict}")
+    lines.append(f"         {'limit':<{width}}{gb(answer.subject.memory.limit):>10}")
+    if chosen is None:
+        return (*lines, "", *wrapped(f"Up to {found.tries[-1].gpus:,} GPUs {answer.why}."))
+    gpus = "1 GPU is" if found.gpus == 1 else f"{found.gpus:,} GPUs are"
+    what = "full fine-tuning" if answer.request.adapter is None else "adapters"
+    text = f"{gpus} enough for {what}, with {chosen.name}"
+    if found.offloaded is not None and found.offloaded.chosen is not None:
+        text += f"; {found.offloaded.gpus:,} with {found.offloaded.chosen.name}, which keeps "
+        text += "optimizer states outside the GPUs"
+    return (*lines, "", *wrapped(f"{text}."), "", *assumptions(answer))
 
 
 def division(found: Mixed) -> Sequence[str]:

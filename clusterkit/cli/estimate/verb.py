@@ -41,7 +41,7 @@ def estimate(
 
     clusterkit estimate --model llama-3.1-8b --gpu h100 --gpus 8
 
-    Exits with 1 where nothing fits.
+    Without --gpus, the smallest number that is enough. Exits with 1 where nothing fits.
     """
     if score is not None:
         _shipped_module("accuracy", "report").show_score(score, as_json=json)
@@ -59,7 +59,8 @@ def estimate(
         )
     from clusterkit.estimate.query.answer import answer
 
-    special = _special(options, alone=launch or plot is not None)
+    alone = launch or plot is not None
+    special = _special(options, alone=alone) or (None if alone else _counting(options))
     if special is not None:
         special(EstimateOptions(**options), as_json=json)
         return
@@ -93,6 +94,28 @@ def _special(options: Mapping[str, Any], *, alone: bool) -> Callable[..., None] 
     if kinds and alone:
         raise UserError("--launch and --plot are for one kind of GPU", hint="--gpu with one kind")
     return _divide if kinds else _rank if several else None
+
+
+def _counting(options: Mapping[str, Any]) -> Callable[..., None] | None:
+    """Return what answers how many GPUs are enough, where that is all that is left open."""
+    told = bool({"model", "params"} & options.keys()) and bool({"gpu", "cluster"} & options.keys())
+    return _count if told and not {"gpus", "on", "own"} & options.keys() else None
+
+
+def _count(options: EstimateOptions, *, as_json: bool) -> None:
+    """Print the numbers of GPUs up to the first on which something fits, and what to type next."""
+    from clusterkit.cli.estimate import report
+    from clusterkit.estimate.query.document import document_of_smallest
+    from clusterkit.estimate.query.smallest import smallest
+
+    found = smallest(options)
+    if as_json:
+        console.json_document(document_of_smallest(found))
+    else:
+        command = ["clusterkit", *sys.argv[1:], "--gpus", str(found.gpus)]
+        console.say(*report.counts(found), "", "For the whole answer:", f"  {shlex.join(command)}")
+    if found.answer.chosen is None:
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _rank(options: EstimateOptions, *, as_json: bool) -> None:

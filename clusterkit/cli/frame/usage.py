@@ -44,6 +44,8 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     extra = _TOO_MANY.match(message)
     if extra is not None and path == "clusterkit report":
         hint = f"clusterkit status {extra[1]} --usage, of one job"
+    if path == "clusterkit estimate" and message.startswith("Invalid value for '--gpus'"):
+        hint = "one number; leave it out to see the smallest that is enough"
     if message.startswith("Missing argument 'JOB"):
         hint = f"{path} latest, or another of those that `clusterkit status` lists"
     message = message[:1].lower() + message[1:].rstrip(".")

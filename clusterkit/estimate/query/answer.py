@@ -76,8 +76,18 @@ class _Reader:
             raise UserError(problems=tuple(dict.fromkeys(self.problems)))
 
 
-def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None) -> Request:
+def read_options(
+    options: EstimateOptions,
+    *,
+    cluster: ClusterSpec | None = None,
+    model: ModelShape | None = None,
+) -> Request:
     """Return what is asked; a cluster may know its GPUs and how many a node has.
+
+    Args:
+        options: The question.
+        cluster: The one that it names.
+        model: What the options call by its name, where that was read before.
 
     Raises:
         UserError: options are missing or make no sense; all of them at once.
@@ -110,7 +120,7 @@ def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None
         reader.refuse("how many GPUs?", "--gpus 8")
     if reader.problems and _is_module(options.model):
         reader.check()  # to trace a module takes seconds: not before the rest is right
-    model = reader.take(lambda: _model(options), None)
+    model = model or reader.take(lambda: _model(options), None)
     reader.check()
     if model is None or gpu is None:  # refused above
         raise UserError("nothing to estimate")
@@ -325,8 +335,10 @@ def answer(options: EstimateOptions) -> Answer:
     return answer_of(request_of(options))
 
 
-def request_of(options: EstimateOptions) -> Request:
+def request_of(options: EstimateOptions, *, model: ModelShape | None = None) -> Request:
     """Return what is asked, with what the cluster that is named says and has measured.
+
+    `model` is what the options call by its name, where that was read before.
 
     Raises:
         UserError: options are missing or make no sense; all of them at once.
@@ -336,7 +348,7 @@ def request_of(options: EstimateOptions) -> Request:
         from clusterkit.config.load import load_settings  # noqa: PLC0415 - 0.1 s: pydantic
 
         cluster = load_settings().cluster(options.cluster)
-    request = read_options(options, cluster=cluster)
+    request = read_options(options, cluster=cluster, model=model)
     calibration = _calibration(options.cluster or LOCAL, request.gpu.name)
     return replace(request, calibration=calibration)
 

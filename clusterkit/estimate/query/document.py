@@ -12,6 +12,7 @@ from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, warnings_for
 from clusterkit.estimate.machines.instances import break_even
 from clusterkit.estimate.query.mixed import Mixed
+from clusterkit.estimate.query.smallest import Smallest
 from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of
@@ -63,6 +64,20 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
     if launch is not None:
         found["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
     return found
+
+
+def document_of_smallest(found: Smallest) -> Mapping[str, Any]:
+    """Return the document for the smallest number of GPUs that is enough, and what was tried."""
+    tried = [
+        {
+            "gpus": one.gpus,
+            "recommended": one.chosen.name if one.chosen else None,
+            "total_gb": _gb(one.answer.subject.memory.device.likely) if one.answer else None,
+            "reason": one.reason,
+        }
+        for one in found.tries
+    ]
+    return {**document(found.answer), "tried": tried}
 
 
 def document_of_mixed(found: Mixed) -> Mapping[str, Any]:

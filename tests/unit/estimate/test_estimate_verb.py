@@ -36,6 +36,9 @@ CASES = {
     "--price 2.5",
     "two-kinds": "--model llama-3.1-8b --gpu 8xa100-40+8xh100 --global-batch 512",
     "adapters": "--params 13B --gpu rtx4090 --gpus 1 --qlora",
+    "how-many": "--model llama-3.1-8b --gpu h100",
+    "how-many-whole-nodes": "--params 13B --gpu rtx4090 -g 6 --offload none",
+    "how-many-no-number": "--params 1000B --gpu a100-40 --tp 2 --pp 8",
 }  # fmt: skip
 
 
@@ -87,11 +90,14 @@ def test_the_pages_show_what_is_printed() -> None:
     }
     how_to, readme = ROOT / "docs" / "how-to" / "estimate.md", ROOT / "README.md"
     texts = {page: page.read_text(encoding="utf-8") for page in (how_to, readme)}
-    shown = re.sub(
-        r"(```console\n)\$ clusterkit estimate --model llama-3.1-70b .*?(\n```)",
-        lambda block: block[1] + printed + block[2],
-        texts[how_to], count=1, flags=re.DOTALL,
-    )  # fmt: skip
+    shown = texts[how_to]
+    how_many = (GOLDEN / "how-many.txt").read_text(encoding="utf-8").partition("\n(exit code")[0]
+    for start, text in (("llama-3.1-70b --gpu", printed), ("llama-3.1-8b --gpu h100\n", how_many)):
+        shown = re.sub(
+            rf"(```console\n)\$ clusterkit estimate --model {re.escape(start)}.*?(\n```)",
+            lambda block, text=text: block[1] + text + block[2],
+            shown, count=1, flags=re.DOTALL,
+        )  # fmt: skip
     table = re.sub(
         r"^[> ] (?:fits|no)  +(\S+)  .*$",
         lambda line: rows.get(line[1], line[0]),
@@ -122,7 +128,9 @@ def test_exit_codes(run: Run) -> None:
     assert run("--params 1B --gpu h100 --gpus 8")[0] == 0
     assert run("--params 70B --gpu t4 --gpus 1 --offload none")[0] == 1
     assert run("--params 7B --gpu h100 --gpus 8 --strategy ddp")[0] == 1
-    assert run("--params 7B --gpu h100")[0] == 2
+    assert run("--params 7B --gpu h100")[0] == 0  # on so many GPUs as are enough
+    assert run("--params 1000B --gpu t4 --tp 1 --offload none")[0] == 1
+    assert run("--params 7B --gpus 8")[0] == 2
 
 
 def test_the_document(ask: Callable[[str], dict[str, Any]]) -> None:
@@ -202,6 +210,47 @@ def test_the_batch_is_solved(ask: Callable[[str], dict[str, Any]]) -> None:
     assert stages["strategies"][0]["accumulation"] == 16
 
 
+def test_without_a_number_the_smallest_that_is_enough_is_answered(
+    ask: Callable[[str], dict[str, Any]], run: Run
+) -> None:
+    line = "--params 7B --gpu h100 --tokens 1T"
+    found = ask(line)
+    tried = found.pop("tried")
+    assert found == ask(f"{line} --gpus {found['gpus']}")
+    assert [one["gpus"] for one in tried] == [1 << n for n in range(len(tried))]
+    assert tried[-1]["gpus"] == found["gpus"]
+    assert tried[-1]["recommended"] == found["recommended"]
+    for one in tried[:-1]:  # on fewer, whatever fits offloads
+        fewer = ask(f"{line} --gpus {one['gpus']}")
+        assert fewer["recommended"] == one["recommended"]
+        names = [each["strategy"] for each in fewer["strategies"] if each["fits"]]
+        assert [name for name in names if not name.endswith(("-offload", "-nvme"))] == []
+    command = f"  clusterkit estimate {line} --gpus {found['gpus']}"
+    assert run(line)[1].splitlines()[-2:] == ["For the whole answer:", command]
+    asked = ask("--params 7B --gpu h100 --offload cpu")
+    assert asked["gpus"] < found["gpus"]
+    assert asked["recommended"].endswith("-offload")
+
+
+def test_numbers_that_cannot_be_are_told_with_their_reason(
+    ask: Callable[[str], dict[str, Any]],
+) -> None:
+    found = ask("--model llama-3.1-8b --gpu h100 --strategy tp4-pp2")
+    assert [one["total_gb"] is None for one in found["tried"]] == [True, True, True, False]
+    assert "4 GPUs do not divide" in found["tried"][2]["reason"]
+    assert found["gpus"] == 8
+
+
+def test_where_only_offloading_fits_the_first_number_is_answered(
+    ask: Callable[[str], dict[str, Any]],
+) -> None:
+    found = ask("--model llama-3.1-405b --gpu t4 --tp 1 --seq 512")
+    assert [one["recommended"] for one in found["tried"]].count(None) < len(found["tried"])
+    first = next(one for one in found["tried"] if one["recommended"])
+    assert (found["gpus"], found["recommended"]) == (first["gpus"], first["recommended"])
+    assert found["tried"][-1]["gpus"] == 1024
+
+
 def test_a_cluster_says_how_many_gpus_a_node_has(ask: Callable[[str], dict[str, Any]]) -> None:
     Path("clusterkit.yaml").write_text(
         "clusters:\n  rack: {kind: ssh, hosts: 'n[1-4]', gpus_per_node: 4}\n"
@@ -213,6 +262,7 @@ def test_a_cluster_says_how_many_gpus_a_node_has(ask: Callable[[str], dict[str, 
         "clusters:\n  big: {kind: slurm, gpu_type: h100, gpus_per_node: 8}\n"
     )
     assert ask("--params 7B --gpus 8 --cluster big")["gpu"] == "H100-SXM5-80GB"
+    assert ask("--params 7B --cluster big")["tried"][-1]["recommended"]
 
 
 def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:
@@ -236,6 +286,10 @@ def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:
         ("--model lama-3.1-8b --gpu h100 --gpus 8", ["did you mean 'llama-3.1-8b'?"]),
         ("--model missing.json --gpu h100 --gpus 8", ["missing.json"]),
         ("--params 7B --gpu h100 --gpus 0", ["--gpus is 0"]),
+        ("--params 7B --gpu h100 --gpus 1-16", ["'1-16' is not a", "one number; leave it out"]),
+        ("--params 7B --gpu abacus --seq -1", ["no GPU is called 'abacus'", "--seq is -1"]),
+        ("--params 7B --gpu h100 --strategy dp3", ["is for 3 GPUs, not for 1024"]),
+        ("--params 7B --gpu h100 --launch plan", ["how many GPUs?"]),
         ("--params 7B --gpu h100 --gpus 12", ["do not fill nodes of 8", "--gpus 8 or 16"]),
         ("--params 7B --gpu h100 --gpus 8 --seq -1 --tp 0", ["--seq is -1", "--tp is 0"]),
         ("--model gpt2 --gpu h100 --gpus 8 --seq 4096", ["positions for 1024", "--seq 1024"]),
