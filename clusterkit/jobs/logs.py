@@ -15,7 +15,8 @@ from pathlib import Path
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.reading import open_regular
-from clusterkit.core.text import harmless
+from clusterkit.core.text import ESCAPES, harmless, in_line
+from clusterkit.core.throughput import step_of
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state.load import Job
@@ -33,6 +34,8 @@ _LOG = re.compile(r"node-([0-9]{1,5})\.log")
 _MOST_OF_OTHERS = 1 << 24
 """Bytes of all logs of somebody else's job that are printed; a sparse file has any size."""
 _TOO_MUCH = f"no more than {_MOST_OF_OTHERS >> 20} MiB of somebody else's logs"
+_STEP_LINES, _STEP_BYTES = 200, 1 << 16
+"""The lines and bytes at the end of a log in which its last step is looked for."""
 _IDLE_S = 1.0
 """An unfinished line is shown when nothing follows it for this long."""
 
@@ -145,6 +148,20 @@ def read_logs(
     ranks = _there(run) if node is None else ranks_of(run, node)
     pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None, keep=keep))
     yield from pieces if run.foreign is None else _bounded(pieces)
+
+
+def last_step_line(run: RunFolder) -> str | None:
+    """Return the last line that tells a step of the training, with its loss or speed if it has one.
+
+    That is one of the first node that tells any, near the end of its log; None where none does.
+    """
+    for rank in _there(run):
+        reader = LogReader(run.log(rank), tail=_STEP_LINES, within=_STEP_BYTES)
+        lines = "".join((*reader.pieces(), *reader.rest())).split("\n")
+        told = next((line for line in reversed(lines) if step_of(line) is not None), None)
+        if told is not None:
+            return in_line(ESCAPES.sub("", told.rpartition("\r")[2])).strip()
+    return None
 
 
 def _pieces(readers: Iterable[LogReader]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,7 +25,7 @@ from clusterkit.cli.frame.job_args import (
 )
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.model import JobState
-from clusterkit.core.text import in_words, table
+from clusterkit.core.text import cut, in_words, table
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import (
@@ -33,12 +34,15 @@ from clusterkit.jobs.document import (
     full_document_of,
     name_of,
 )
+from clusterkit.jobs.logs import last_step_line
 from clusterkit.jobs.start_queued import is_queued, may_need_client
 from clusterkit.jobs.starter import leave_behind, starter_of
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import wait_for_all
 
 _MOST_ROWS = 40
+_STEP_WIDTH = 48
+"""Characters of the last line of a training that a terminal gets; a pipe gets all."""
 _QUIET = frozenset({JobState.SUCCEEDED, JobState.PENDING})
 UNDER_WAY = frozenset({JobState.PENDING, JobState.RUNNING, JobState.REQUEUED})
 
@@ -134,7 +138,10 @@ def show_array(array: str, runs: Sequence[RunFolder], *, as_json: bool) -> int |
     """Print the state of every job of an array; return the exit code, None while one continues."""
     jobs = load_jobs(runs)
     if as_json:
-        console.json_document(array_document(array, jobs))
+        document = array_document(array, jobs)
+        for job, told in zip(jobs, document["jobs"], strict=True):
+            told["last_step_line"] = last_step_line(job.run)
+        console.json_document(document)
     else:
         console.say(f"{console.bold(array)}  {counted(jobs)}")
         console.say(*_rows(jobs))
@@ -166,11 +173,15 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
     values = [values_text(job) for job in shown]
+    steps = [last_step_line(job.run) or "" for job in shown]
+    if sys.stdout.isatty():
+        steps = [cut(step, _STEP_WIDTH) for step in steps]
     cells = [
         (job.submission.index, name_of(job), job.submission.name)
         + ((value,) if any(values) else ())  # of older runs none are known
+        + ((step,) if any(steps) else ())
         + (state_text(job),)
-        for job, value in zip(shown, values, strict=True)
+        for job, value, step in zip(shown, values, steps, strict=True)
     ]
     rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
     left = len(jobs) - len(shown)

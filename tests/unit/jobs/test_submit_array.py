@@ -161,7 +161,7 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
 SWEPT = """\
 import sys
 lr, seed = sys.argv[1], int(sys.argv[2])
-print(f"step {seed}/100 loss 1.0")
+print(f"step {seed}/100 loss {lr}.0")
 if lr == "2":
     raise ValueError(f"no learning rate {lr} in trial-{seed}")
 if seed == 7:
@@ -177,6 +177,12 @@ def test_failed_jobs_of_a_sweep_are_folded_by_cause_and_latest_is_all_of_it(desk
     document = json.loads(waited.stdout)
     array = document["array"]
     assert document["counts"] == {"succeeded": 2, "failed": 4}
+    shown = run(desk, "status", array).stdout.splitlines()
+    assert shown[1].endswith("  lr=1 seed=5  step 5/100 loss 1.0  succeeded")
+    listed = json.loads(run(desk, "status", array, "--json").stdout)["jobs"]
+    assert [job["last_step_line"] for job in listed] == [
+        f"step {seed}/100 loss {lr}.0" for lr in "12" for seed in (5, 6, 7)
+    ]
     found = run(desk, "diagnose", "latest")
     assert found.returncode == 1
     assert found.stdout in waited.stderr
