@@ -220,6 +220,6 @@ def het_group(number: int, components: Sequence[object]) -> tuple[str, ...]:
     return (f"--het-group={number}",) if len(components) > 1 else ()
 
 
-def _step(nodes: tuple[str, ...], job_id: str | None, *extra: str) -> Part:
-    transport = by_step(job_id, name=_STEP, margin_s=_MARGIN_S, extra=extra)
+def _step(nodes: tuple[str, ...], job_id: str | None, *options: str) -> Part:
+    transport = by_step(job_id, name=_STEP, margin_s=_MARGIN_S, in_job=options)
     return Part(nodes=nodes, transport=transport)

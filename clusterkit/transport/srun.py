@@ -85,6 +85,8 @@ class SrunOptions:
     constraint: str | None = None
     extra: tuple[str, ...] = ()
     """More arguments of srun, such as a request for GPUs."""
+    in_job: tuple[str, ...] = ()
+    """More arguments of a step in an allocation that is there, such as `--het-group=1`."""
     name: str = "clusterkit-preflight"
     """Of the step, as Slurm lists it."""
     immediate_s: int = 60
@@ -226,7 +228,8 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
         f"--nodelist={fold(nodes)}",
     )
     if options.job_id:
-        return ("srun", *_STEP, *where, "--overlap", f"--jobid={options.job_id}", "sh")
+        there = ("--overlap", f"--jobid={options.job_id}", *options.in_job)
+        return ("srun", *_STEP, *where, *there, "sh")
     named = {
         "partition": options.partition,
         "account": options.account,

@@ -57,6 +57,9 @@ def test_commands_reach_all_components_and_cancel_leaves_no_process(desk: Desk) 
     for node in ("n1", "n3"):
         inside = desk.clusterkit("exec", job, "--node", node, "--", "hostname")
         assert inside.stdout == f"{node}\n", inside.stderr
+    top = desk.clusterkit("top", job, "--once", "--json")
+    assert [one["node"] for one in json.loads(top.stdout)["nodes"]] == ["n1", "n2", "n3"]
+    assert top.returncode == 0, top.stdout
     assert desk.clusterkit("cancel", job).returncode == 0
     assert desk.state(job) == "cancelled"
     assert leftovers(desk, script) == {}

@@ -196,8 +196,10 @@ class TestSshConfig:
 
 class TestSrun:
     def test_the_step_inside_an_allocation(self) -> None:
-        argv = step_argv(["n1", "n2"], SrunOptions(job_id="7", partition="gpu"), limit_s=60)
-        assert {"--overlap", "--jobid=7", "--nodelist=n[1-2]", "--ntasks=2"} <= set(argv)
+        options = SrunOptions(job_id="7", partition="gpu", in_job=("--het-group=1",))
+        argv = step_argv(["n1", "n2"], options, limit_s=60)
+        wanted = {"--overlap", "--jobid=7", "--nodelist=n[1-2]", "--ntasks=2", "--het-group=1"}
+        assert wanted <= set(argv)
         assert not any(word.startswith(("--partition", "--immediate")) for word in argv)
 
     def test_the_step_with_an_allocation_of_its_own(self) -> None:
