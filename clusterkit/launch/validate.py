@@ -24,7 +24,7 @@ problem = partial(read_problem, __file__, "refusals.tsv")
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
 _MOST_SECONDS = 10**7
-_ON_COMPONENTS = ("env", "mpi")
+_ON_COMPONENTS = ("env", "mpi", "torchrun")
 """Frameworks that were tested on heterogeneous jobs."""
 _LONGEST_VALUE = (1 << 17) - 2
 """MAX_ARG_STRLEN of execve(2), less the `=` and the NUL."""
@@ -281,7 +281,7 @@ def check_slots(
     if processes > sum(slots):
         wrong = "processes-slots"
     elif not framework.uneven_slots and not even:
-        wrong = "uneven-slots"
+        wrong = "components-uneven" if job.components else "uneven-slots"
     elif not framework.uneven_slots and processes != sum(slots[: job.nodes]):
         wrong = "unfilled-slots"
     elif asks and not even and not job.components:

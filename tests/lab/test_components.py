@@ -30,6 +30,19 @@ time.sleep(300)
 """
 
 
+def test_torchrun_numbers_nodes_over_components_with_equal_slots(desk: Desk) -> None:
+    first = "nodes=1,partition=debug,gpu-request=none"
+    words = ("--framework", "torchrun", "--time", "4", "--gpus-per-node", "1")
+    script = desk.write("tell.py", TELL)
+    done = desk.submit(
+        "--wait", *words, "--component", first, "--component", "nodes=2,memory=2G", script
+    )
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    told = sorted(line.partition("told ")[2] for line in output.splitlines() if "told " in line)
+    assert told == [f"{rank} 0 3 n{rank + 1} n1 n2 n3" for rank in range(3)]
+
+
 @pytest.mark.parametrize("framework", ["env", "mpi"])
 def test_ranks_are_numbered_over_components_with_slots_of_their_own(
     desk: Desk, framework: str

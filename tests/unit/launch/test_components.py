@@ -87,10 +87,16 @@ def test_each_component_has_its_own_request_and_the_job_all_slots() -> None:
 
 
 @pytest.mark.parametrize(
+def test_torchrun_starts_on_components_with_equal_slots() -> None:
+    planned = plan("torchrun", components=(TWO[0], Component(nodes=2, gpus_per_node=2)))
+    assert (planned.slots, planned.processes) == ((2, 2, 2), 6)
+
+
     ("words", "values"),
     [
         (("heterogeneous job is one of Slurm", "rack is ssh"), {"base": RACK}),
-        (("torchrun does not start", "env or mpi"), {"framework": "torchrun"}),
+        (("ray does not start", "env, mpi or torchrun"), {"framework": "ray"}),
+        (("on every node, not 2,4,4", "=2 in each --component"), {"framework": "torchrun"}),
         (("one component is a plain job",), {"components": TWO[:1]}),
         (("--spares 1: not with --component",), {"spares": 1, "requeue": 1}),
         (("--restarts 1: not with --component",), {"restarts": 1}),
