@@ -78,6 +78,16 @@ def test_commands_reach_all_components_and_cancel_leaves_no_process(desk: Desk) 
     assert leftovers(desk, script) == {}
 
 
+def test_a_component_that_is_cancelled_by_itself_ends_the_job_and_is_named(desk: Desk) -> None:
+    script = desk.write("sleep-on.py", SLEEP)
+    job = desk.submit("--framework", "env", *TWO, script)["job_id"]
+    wait_for_output(desk, job, "asleep")
+    desk.lab.run("head", ["scancel", f"{job}+1"], check=True)
+    done = json.loads(desk.clusterkit("wait", job, "--json").stdout)
+    assert (done["state"], done["reason"]) == ("cancelled", "component 2 was cancelled")
+    assert leftovers(desk, script) == {}
+
+
 def test_components_that_together_exceed_the_cluster_are_refused(desk: Desk) -> None:
     script = desk.write("sleep.py", SLEEP)
     two = ("--component", "nodes=2") * 2

@@ -37,7 +37,9 @@ _OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|Restarts|Sta
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
-_SQUEUE_FORMAT = "%A|%T|%r|%S|%o"
+_SQUEUE_FORMAT = "%i|%T|%r|%S|%o"
+_COMPONENT = re.compile(r"\+\d{1,7}$")
+_CANCELLED = "CANCELLED"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
@@ -130,12 +132,26 @@ def exit_code_of(job_id: str) -> int | None:
 
 
 def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
-    """Read `squeue -h -t all -o "%A|%T|%r|%S|%o"`; lines that are no rows are passed over."""
-    return {
-        job_id: replace(state_of(word, reason=reason.strip()), start=moment_of(start))
-        for job_id, word, reason, start, command in _rows(text, queries, fields=5)
-        if is_script(command.strip(), queries[job_id].script)
-    }
+    """Read `squeue -h -t all -o "%i|%T|%r|%S|%o"`; lines that are no rows are passed over.
+
+    Of a heterogeneous job (`12+0`, `12+1`) the first component counts, whose script it is. Slurm
+    says of that one that it failed, where another was cancelled by itself.
+    """
+    found: dict[str, SchedulerState] = {}
+    ended = dict[str, int]()
+    for named, word, reason, start, command in _rows(text, queries, fields=5):
+        job_id, _, component = named.partition("+")
+        if component not in {"", "0"}:
+            if word == _CANCELLED:
+                ended[job_id] = int(component) + 1
+        elif is_script(command.strip(), queries[job_id].script):
+            state = state_of(word, reason=reason.strip())
+            found[job_id] = replace(state, start=moment_of(start))
+    for job_id in ended.keys() & found.keys():
+        if found[job_id].state is JobState.FAILED:
+            cancelled = state_of(_CANCELLED, reason=f"component {ended[job_id]} was cancelled")
+            found[job_id] = replace(cancelled, start=found[job_id].start)
+    return found
 
 
 def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
@@ -152,7 +168,8 @@ def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerS
 def _rows(text: str, queries: Mapping[str, Query], *, fields: int) -> Iterator[list[str]]:
     """Yield the fields of each line about a job that was asked for."""
     rows = (line.split("|", fields - 1) for line in text.splitlines())
-    return (row for row in rows if len(row) == fields and row[0] in queries)
+    known = (row for row in rows if len(row) == fields)
+    return (row for row in known if _COMPONENT.sub("", row[0]) in queries)
 
 
 def moment_of(text: str) -> float | None:

@@ -122,6 +122,17 @@ def test_squeue_rows_are_ours_only_with_our_script() -> None:
     assert expected.start == local
 
 
+def test_a_component_that_was_cancelled_by_itself_is_named() -> None:
+    def state(first: str, second: str) -> tuple[JobState, str | None]:
+        rows = f"7+1|{second}|None|N/A|{SCRIPT}\n7+0|{first}|NonZeroExitCode|N/A|{SCRIPT}\n"
+        (found,) = parse_squeue(rows, WANTED).values()
+        return found.state, found.reason
+
+    assert state("FAILED", "CANCELLED") == (JobState.CANCELLED, "component 2 was cancelled")
+    assert state("FAILED", "FAILED") == (JobState.FAILED, "NonZeroExitCode")
+    assert state("RUNNING", "CANCELLED")[0] is JobState.RUNNING
+
+
 def test_sacct_rows_are_ours_only_with_our_name() -> None:
     found = parse_sacct("7|FAILED|3:0|toy\n8|FAILED|1:0|toy\n", WANTED)
     assert found["7"].exit_code == 3
