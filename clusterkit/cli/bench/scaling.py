@@ -34,7 +34,8 @@ _STEPS = 100
 _SECONDS = 60
 
 _NOT_FOR_ONE_RUN = frozenset(
-    {"after", "array", "at_once", "elements", "processes", "requeue", "restarts", "spares"}
+    {"after", "array", "at_once", "component", "elements"}
+    | {"processes", "requeue", "restarts", "spares"}
 )
 _JOB = tuple(name for name in job_options() if name not in _NOT_FOR_ONE_RUN)
 

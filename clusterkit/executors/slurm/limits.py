@@ -67,7 +67,11 @@ def problems_of_parts(plan: LaunchPlan, partitions: Sequence[Sequence[Partition]
     A node is of one component only: Slurm would let a job wait for ever where all have too few.
     """
     problems = [
-        replace(problem, message=f"component {number}: {problem.message}", hint=_OTHERWISE)
+        replace(
+            problem,
+            message=f"component {number}: {problem.message}",
+            hint=hint if (hint := problem.hint or "").startswith("--time ") else _OTHERWISE,
+        )
         if plan.components
         else problem
         for number, (part, some) in enumerate(zip(plan.parts, partitions, strict=True), start=1)

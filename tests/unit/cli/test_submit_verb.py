@@ -97,6 +97,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("logs",), ["missing argument", "hint: clusterkit logs latest, or another"]),
         (("cancel",), ["missing argument", "hint: clusterkit cancel latest, or another"]),
         (("status", "--failed"), ["no such option: --failed", "hint: --state failed"]),
+        (("bench", "scaling", "--component", "nodes=1", "x.py"), ["no such option: --component"]),
         (("logs", "-n", "5", "latest"), ["no such option: -n", "hint: --tail 5"]),
         (("report", "latest"), ["argument(s) (latest)", "clusterkit status latest --usage"]),
         (("sinfo",), ["hint: clusterkit nodes free (what Slurm has free; what nodes do:"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,12 @@ def test_each_component_has_its_own_request_and_the_job_all_slots() -> None:
     assert first["nice"] == second["nice"] == "5"
 
 
-@pytest.mark.parametrize(
 def test_torchrun_starts_on_components_with_equal_slots() -> None:
     planned = plan("torchrun", components=(TWO[0], Component(nodes=2, gpus_per_node=2)))
     assert (planned.slots, planned.processes) == ((2, 2, 2), 6)
 
 
+@pytest.mark.parametrize(
     ("words", "values"),
     [
         (("heterogeneous job is one of Slurm", "rack is ssh"), {"base": RACK}),
@@ -130,6 +131,8 @@ def test_components_that_no_partition_holds_together_are_refused() -> None:
     assert problems_of_parts(plan(), [cpu, gpu]) == []
     (alone,) = problems_of_parts(plan(), [cpu, of("gpu", "n2")])
     assert alone.message.startswith("component 2: 2 nodes asked for, but partition gpu has 1")
+    (long,) = problems_of_parts(plan(time="2:00:00"), [[replace(cpu[0], max_time_s=60)], gpu])
+    assert (long.message[:13], long.hint) == ("component 1: ", "--time 00:01:00")
     (together,) = problems_of_parts(plan(), [cpu, of("gpu", "n1", "n2")])
     words = "2 components ask for 3 nodes of partitions cpu, gpu, which have 2"
     assert together.message == words
