@@ -45,8 +45,8 @@ class JobOptions:
         "Slots of each node: GPUs, or CPU processes where there are none.",
         "8", "Slots", short="-g", in_file="One number, or one per node.")] = None
     component: Annotated[Sequence[str | Mapping[str, object]], Option("K=V,...",
-        "Component of a heterogeneous Slurm job, such as nodes=2,partition=gpu,gpus-per-node=8; "
-        "repeatable, and its first node is the head.",
+        "Component of a heterogeneous Slurm job, such as nodes=2,partition=gpu; repeatable, "
+        "and the first node of the first one is the head.",
         "[{nodes: 1, partition: cpu}, {nodes: 2, partition: gpu}]", "Components", in_file="Keys: "
         "nodes, gpus_per_node, image, sbatch.KEY, and of the cluster partition, account, qos, "
         "constraint, gpu_type, gpu_request, cpus_per_node, memory.")] = ()

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -282,7 +282,7 @@ def _node(
         "node/node.sh.j2",
         plan,
         service=service,
-        images=_images(plan),
+        images=_by_node(plan, lambda part: part.container.image if part.container else ""),
         argv=plan.command.argv,
         env=_environment(plan),
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
@@ -291,7 +291,7 @@ def _node(
         records=load_framework(plan.framework).torch,
         wandb_tags=_wandb_tags(plan),
         mlflow_context=_mlflow_context(plan),
-        gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
+        gpus_of_nodes=_by_node(plan, lambda part: "1" if _wants_gpus(part) else ""),
         container_functions="\n".join(map(_container, parts)),
         default_nodes=" ".join(plan.node_names) or "localhost",
         default_slots=_slots(plan),
@@ -300,10 +300,14 @@ def _node(
     return RenderedFile(name=name, text=text, executable=True)
 
 
-def _images(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return the image of each node, where components differ in it."""
-    images = tuple(one.image or "" for one in plan.components for _ in range(one.nodes))
-    return images if len({*images}) > 1 else ()
+def _by_node(plan: LaunchPlan, value_of: Callable[[LaunchPlan], str]) -> tuple[str, ...]:
+    """Return what each node has, where components differ in it; else what all have."""
+    values = tuple(value_of(part) for part in plan.parts for _ in range(part.nodes))
+    return values if len({*values}) > 1 else values[:1]
+
+
+def _wants_gpus(plan: LaunchPlan) -> bool:
+    return plan.cluster.gpu_request is not GpuRequest.NONE
 
 
 def _container(name: str) -> str:
@@ -358,7 +362,7 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
         return _compose_of_hosts(plan, plan.container)
     inside = _inside_the_image(plan)
     container = plan.container
-    gpus = plan.cluster.gpu_request is not GpuRequest.NONE
+    gpus = _wants_gpus(plan)
     default_image = load_framework(plan.framework).image
     if default_image and "/" not in default_image:  # as images/catalogue.py calls them
         default_image = f"clusterkit/{default_image}:{_VARIANT[gpus]}"
@@ -415,7 +419,7 @@ def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[Render
             image=container.image,
             environment=tuple(defaults.items()),
             needs_token=PEERS in plan.command.files and len(used) > 1,
-            gpus=plan.cluster.gpu_request is not GpuRequest.NONE,
+            gpus=_wants_gpus(plan),
         )
         files.append(RenderedFile(name=f"compose-{host}.yaml", text=text))
     return [*files, _node(inside, name=COMPOSE_NODE)]

@@ -18,6 +18,7 @@ from clusterkit.launch.components import parse_components
 from clusterkit.launch.jobfile import load_job_file
 from clusterkit.launch.options import Component
 from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.helpers.render_cases import PLAIN, RACK, WORKDIR, cluster, job
 
 TWO = (
@@ -121,6 +122,18 @@ def test_what_cannot_be_is_refused(words: tuple[str, ...], values: dict[str, Any
         plan(**values)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_the_image_and_the_gpus_of_a_container_are_those_of_its_component() -> None:
+    base = cluster(PLAIN, container_runtime=ContainerRuntime.APPTAINER)
+    none = Component(nodes=1, image="a.sif", cluster={"gpu_request": GpuRequest.NONE})
+    of = plan(base=base, components=(none, Component(nodes=2, image="b.sif", gpus_per_node=8)))
+    (node,) = (file.text for file in render(of) if file.name == "node.sh")
+    for lines in (
+        "ck_images=(\n  a.sif\n  b.sif\n  b.sif\n)\nck_image=${ck_images[CK_NODE_RANK]}\n",
+        "ck_gpus_of_nodes=(\n  ''\n  1\n  1\n)\nck_gpus=${ck_gpus_of_nodes[CK_NODE_RANK]}\n",
+    ):
+        assert lines in node
 
 
 def test_components_that_no_partition_holds_together_are_refused() -> None:
