@@ -81,8 +81,14 @@ def pass_gate(
 
     Raises:
         PreflightFailedError: preflight found something, and nobody said to go on.
-        UserError, RemoteError: the nodes cannot be asked.
+        UserError, RemoteError: the nodes cannot be asked, or none stands in for one of a component.
     """
+    if plan.components and request.get("exclude_unfit"):
+        raise UserError(
+            "--exclude-unfit: not with --component, where nodes are of several kinds",
+            hint="clusterkit preflight, then --exclude NODES",
+            key="exclude_unfit",
+        )
     force, full = bool(request.get("force")), mode == "full"
     something_to_ask = plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
     if mode == "off" or not (full or something_to_ask):

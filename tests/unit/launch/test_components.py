@@ -13,6 +13,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import ContainerRuntime, GpuRequest, LaunchPlan
 from clusterkit.executors.slurm import states
 from clusterkit.executors.slurm.limits import Node, Partition, problems_of_parts
+from clusterkit.jobs.submit.preflight import SubmitCallbacks, pass_gate
 from clusterkit.jobs.submit.request import read_request
 from clusterkit.launch.components import parse_components
 from clusterkit.launch.jobfile import load_job_file
@@ -122,6 +123,13 @@ def test_what_cannot_be_is_refused(words: tuple[str, ...], values: dict[str, Any
         plan(**values)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_unhealthy_nodes_are_not_counted_over_all_components() -> None:
+    silent = SubmitCallbacks(warn=print, note=print, on_reply=print)
+    with pytest.raises(UserError) as caught:
+        pass_gate({"exclude_unfit": True}, plan(), "on", silent)
+    assert "--exclude-unfit: not with --component" in str(caught.value)
 
 
 def test_the_image_and_the_gpus_of_a_container_are_those_of_its_component() -> None:
