@@ -14,8 +14,8 @@ from clusterkit.core.model import JobState
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
-_AGO = re.compile(r"([1-9][0-9]{0,4})([hdw])", re.ASCII)
-_UNITS_S = {"h": 3600, "d": 86_400, "w": 604_800}
+_AGO = re.compile(r"([1-9][0-9]{0,4})([mhdw])", re.ASCII)
+_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def chosen_runs(
@@ -70,7 +70,7 @@ def seconds_of(flag: str, text: str) -> float:
     """
     found = _AGO.fullmatch(text.strip())
     if found is None:
-        raise UserError(f"{flag} {text}: not a length of time", hint=f"{flag} 12h, 7d or 4w")
+        raise UserError(f"{flag} {text}: not a length of time", hint=f"{flag} 30m, 12h, 7d or 4w")
     return int(found[1]) * _UNITS_S[found[2]]
 
 

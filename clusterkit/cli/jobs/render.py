@@ -48,6 +48,7 @@ def render(
     from clusterkit.launch.render import KINDS, check_kinds
     from clusterkit.launch.render import render as render_files
 
+    stdout = stdout or str(output) == "-"
     kinds = check_kinds(only or ())
     kind = options.get("script")
     if kind in KINDS and not Path(kind).exists():

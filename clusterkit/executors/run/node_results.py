@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -335,7 +336,7 @@ def failure_text(result: NodeResult) -> str:
     after = f"; before it, {before} had ended with exit code 0" if before is not None else ""
     if result.fault is not None:
         after += f"; {result.node} is unhealthy: {in_a_line(result.fault)}"
-    if result.exit_code > 128:
+    if result.exit_code - 128 in signal.valid_signals():
         return f"{who} was ended by signal {result.exit_code - 128}{after}"
     return f"{who} exited with {result.exit_code}{after}"
 

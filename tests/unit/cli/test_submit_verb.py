@@ -313,6 +313,7 @@ def test_a_dry_run_shows_the_very_text_of_render(desk: Path) -> None:
     words = (*TORCHRUN, "--nodes", "2", "train.py")
     shown = run(desk, "submit", "--dry-run", *words).stdout
     assert run(desk, "render", "--only", "sbatch", "--stdout", *words).stdout == shown
+    assert run(desk, "render", "--only", "sbatch", "--output", "-", *words).stdout == shown
 
 
 def test_secrets_do_not_show(desk: Path) -> None:

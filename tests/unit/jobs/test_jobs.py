@@ -772,7 +772,8 @@ def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> N
     assert listed("--state", "succeeded", "--limit", "1") == (names[2:], 2)
     assert "1 older jobs not shown" in ck("status", "-s", "succeeded", "-n", "1").stderr
     assert listed("--state", "running") == ([], 0)
-    assert listed("--name", "to*", "--since", "1h") == (names, 3)
+    for ago in ("1h", "60m"):
+        assert listed("--name", "to*", "--since", ago) == (names, 3)
     assert listed("--name", "t") == ([], 0)
     assert "no such jobs" in ck("status", "--state", "running").stderr
     for words, hint in (
@@ -780,7 +781,7 @@ def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> N
         (("--cluster", "locl"), "did you mean 'local'?"),
         (("--state", "failed", "latest"), "clusterkit status latest"),
         (("--name", "toy", "latest"), "clusterkit status latest"),
-        (("--since", "yesterday"), "--since 12h"),
+        (("--since", "yesterday"), "--since 30m, 12h"),
         (("--watch", "--json"), "clusterkit wait JOB --json"),
     ):
         wrong = ck("status", *words)

@@ -206,6 +206,7 @@ def test_blame_names_the_rank_where_it_is_known() -> None:
     assert said(137, 3) == "n2: rank 3 was ended by signal 9"
     assert said(7, 0) == "n2: rank 0 exited with 7"
     assert said(137, None) == "n2 was ended by signal 9"
+    assert said(255, 3) == "n2: rank 3 exited with 255"
 
 
 @pytest.mark.parametrize(
