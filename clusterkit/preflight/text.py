@@ -36,16 +36,17 @@ def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> I
     yield None, ""
     counts = (f"{number} {name}" for name, number in report.counts().items() if number)
     yield None, f"findings: {', '.join(counts) or 'none'}; {report.seconds:.1f} s"
-    yield from _mostly_skipped(report)
-    yield from _conclusion(report)
+    yield from _mostly_skipped(report, width)
+    yield from _conclusion(report, width)
 
 
-def _mostly_skipped(report: Report) -> Iterator[Line]:
-    """Yield why most checks were skipped, where that is one reason of several."""
+def _mostly_skipped(report: Report, width: int) -> Iterator[Line]:
+    """Yield the reason for which most checks were skipped, where it is that of more than one."""
     reasons = Counter(f.summary for f in report.findings if f.verdict is Verdict.SKIP)
     for reason, count in reasons.most_common(1):
         if count > 1:
-            yield None, f"skipped, {count} of {reasons.total()}: {reason}"
+            text = f"skipped, {count} of {reasons.total()}: {reason}"
+            yield from ((None, line) for line in wrapped(text, rest="  ", width=width))
 
 
 def _finding_lines(finding: Finding, width: int, *, verbose: bool) -> Iterator[Line]:
@@ -80,7 +81,7 @@ def _node_lines(report: Report) -> Iterator[Line]:
         yield verdict, f"{nodes:<{longest}}  {verdict}"
 
 
-def _conclusion(report: Report) -> Iterator[Line]:
+def _conclusion(report: Report, width: int) -> Iterator[Line]:
     usable, unhealthy = len(report.usable), len(report.exclude)
     if report.unasked:
         yield None, f"not asked: {hostlist.fold_set(report.unasked)}"
@@ -89,8 +90,11 @@ def _conclusion(report: Report) -> Iterator[Line]:
         if deferred and {*finding.nodes} <= {*report.unasked}:
             yield None, f"  {hostlist.fold_set(finding.nodes)}  {finding.summary}"
         if finding.summary == NO_TORCH:
-            yield None, f"{NO_TORCH} on {hostlist.fold_set(finding.nodes)}: jobs with torchrun,"
-            yield None, "  the default, need it (--framework NAME checks for others)"
+            text = (
+                f"{NO_TORCH} on {hostlist.fold_set(finding.nodes)}: jobs with torchrun, "
+                "the default, need it (--framework NAME checks for others)"
+            )
+            yield from ((None, line) for line in wrapped(text, rest="  ", width=width))
     if not unhealthy and not report.job_cannot_run:
         yield None, f"{_nodes(usable)} usable"
         return

@@ -89,7 +89,7 @@ def wants_gpus(job: PreflightJob) -> Verdict | None:
 
 
 NO_TORCH = "torch is not installed"
-"""What is said of nodes whose jobs may do without, and may not: nobody named a framework."""
+"""What is said where no framework is named, so that nobody knows whether the job needs torch."""
 _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
 
 

@@ -170,7 +170,11 @@ def test_why_most_were_skipped_and_that_the_default_framework_lacks_its_package(
     )
     text = [line for _, line in report_lines(Report(nodes=("n1", "n2"), findings=findings))]
     assert "skipped, 2 of 3: no GPU" in text
-    assert "torch is not installed on n[1-2]: jobs with torchrun," in text
+    joined = " ".join(line.strip() for line in text)
+    assert "torch is not installed on n[1-2]: jobs with torchrun, the default, need it" in joined
+    long = dataclasses.replace(findings[0], summary="no GPU " * 20)
+    report = Report(nodes=("n1", "n2"), findings=(long, long, findings[2]))
+    assert all(len(line) <= 60 for _, line in report_lines(report, width=60))
     few = dataclasses.replace(findings[0], nodes=("n1",))
     without = [line for _, line in report_lines(Report(nodes=("n1",), findings=(few,)))]
     assert not any(line.startswith(("skipped", "torch")) for line in without)
