@@ -82,7 +82,7 @@ import torch.optim.optimizer
 gc.freeze()
 gc.enable()
 """
-"""Imports it in three quarters of the time, as it looks for no garbage meanwhile."""
+"""Imports it as agent.py does: without looking for garbage meanwhile."""
 IN_TORCH = (
     _TORCH
     + """

@@ -27,7 +27,13 @@ os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 gc.disable()  # until agent.py has imported all of torch
 
 import clusterkit_peers
-import clusterkit_store
+
+try:
+    import clusterkit_store
+except ModuleNotFoundError as error:  # as in agent.py
+    if error.name != "torch":
+        raise
+    sys.exit(f"ModuleNotFoundError: {error}")
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.api import rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (

@@ -161,10 +161,15 @@ def test_no_garbage_is_looked_for_while_torch_is_imported(
     assert done.stdout.split() == ["False", "True", "True"], done.stderr
 
 
-def test_where_torch_is_missing_the_agent_says_so_without_a_traceback() -> None:
+@pytest.mark.parametrize("name", ["agent.py", "torchrun_elastic.py"])
+def test_where_torch_is_missing_the_agent_says_so_without_a_traceback(
+    name: str, tmp_path: Path
+) -> None:
     templates = data_dir("templates")
-    agent = templates / "frameworks" / "torchrun" / "agent.py"
-    path = str(templates / "programs" / "ranks")
+    agent = templates / "frameworks" / "torchrun" / name
+    (tmp_path / "clusterkit_peers.py").write_text(Path(peers.__file__).read_text())
+    ranks = templates / "programs" / "ranks"
+    path = os.pathsep.join(map(str, (ranks, agent.parent, tmp_path)))
     done = subprocess.run(
         [sys.executable, "-S", agent],  # no packages but those of Python itself
         env={**os.environ, "PYTHONPATH": path},
