@@ -32,6 +32,8 @@ _OF_VERBS = frozenset({"--dry-run", "--follow", "--wait", "--stdout", "--diff", 
 """Flags of `submit` and `render` that are no keys of a job."""
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "snapshot", "force", "after"})
 """Flags of verbs that start something; `render` only describes a job."""
+_MOST_HOURS = 24
+"""What is meant as HH:MM has at most so many; 90:00 is 90 minutes for anybody."""
 
 
 def takes_job_options(*names: str, starts: bool = True) -> Callable[[Verb], Verb]:
@@ -95,6 +97,8 @@ def _time_understood(text: str) -> tuple[str, ...]:
     if text.count(":") != 1 or "-" in text:
         return ()
     with suppress(ValueError):  # refused where the job is
+        if int(text.partition(":")[0]) > _MOST_HOURS:
+            return ()
         return (f"--time {text} is {in_words(parse_time_limit(text) or 0)}; hours: {text}:00",)
     return ()
 
@@ -122,14 +126,16 @@ def refuse_dry_run_behind(plan: LaunchPlan) -> None:
     """
     strays = flags_behind(plan)
     typed = sys.argv[1 : len(sys.argv) - len(plan.args)]
-    if "--dry-run" not in strays or "--" in typed:
+    behind = sys.argv[1 + len(typed) :]  # the words of a sweep as they were typed
+    if "--dry-run" not in {*strays}.intersection(behind) or "--" in typed:
         return
+    from clusterkit.core.model import ScriptKind
     from clusterkit.launch.options import job_options
 
     alone = {row.flag for row in job_options().values() if row.default is False} | _OF_VERBS
     moved: list[str] = []
     left: list[str] = []
-    words = iter(plan.args)
+    words = iter(behind)
     for word in words:
         ours = word.partition("=")[0] in strays
         (moved if ours else left).append(word)
@@ -137,10 +143,11 @@ def refuse_dry_run_behind(plan: LaunchPlan) -> None:
             moved += [value for value in (next(words, None),) if value is not None]
     verb = typed.index("submit") + 1 if "submit" in typed else 0
     command = shlex.join(["clusterkit", *typed[:verb], *moved, *typed[verb:], *left])
+    module = "-m " if plan.script_kind is ScriptKind.MODULE else ""
     raise UserError(
         f"--dry-run stands after {plan.script}: it would go to the script, and the job would start",
         hint=f"{command}\n"
-        f"  if the script takes it: clusterkit submit ... -- {plan.script} --dry-run",
+        f"  if the script takes it: clusterkit submit ... {module}-- {plan.script} --dry-run",
     )
 
 

@@ -212,7 +212,7 @@ def _require_script(script: str, workdir: Path) -> None:
     hint = f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}"
     if any(sign in script for sign in (" && ", " | ", "; ", " > ")):
         hint = f"a line of shell: clusterkit submit ... -- bash -c {shlex.quote(script)}"
-    elif _DOTTED.fullmatch(script) and path.suffix not in {".py", ".sh"}:
+    elif not close and _DOTTED.fullmatch(script) and (workdir / script.partition(".")[0]).is_dir():
         hint = f"a module: clusterkit submit ... -m {script} [ARGS]"
     elif path.suffix != ".py":
         hint += (

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 _AS_GIVEN = job_options().keys() & {field.name for field in dataclasses.fields(JobSpec)}
 """Options that a job holds under their names; those that are parsed first come after them."""
-_SECRET = re.compile(r"(?i:_KEY|_TOKEN)$|(?i:PASSWORD|PASSWD|SECRET)(?!.*_(?i:FILE|PATH)$)")
+_SECRET = re.compile(
+    r"(?i)(?<!BOS)(?<!CLS)(?<!EOS)(?<!MASK)(?<!PAD)(?<!SEP)(?<!UNK)_TOKEN$|(?<!SORT)_KEY$"
+    r"|(?P<surely>PASSWORD|PASSWD|SECRET)(?!.*_(?:FILE|PATH|DIR)$)"
+)
 _LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 
@@ -202,7 +205,9 @@ def _warn_of_secrets(request: JobRequest) -> None:
     names = [
         name
         for name, value in values.items()
-        if _SECRET.search(name) and value and not str(value).startswith(("/", "~"))
+        if (secret := _SECRET.search(name))
+        and value
+        and (secret["surely"] or not str(value).startswith(("/", "~")))
     ]
     if names:
         secrets = " ".join(f"--secret {name}" for name in names)

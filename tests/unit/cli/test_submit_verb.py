@@ -65,7 +65,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", "nvidia-nothing"), ["does not exist", "submit ... env nvidia-nothing [ARGS]"]),
         (
             ("submit", "srun", "python", "train.py"),
-            ["srun is not", "clusterkit submit train"],
+            ["srun is not a training script", "clusterkit submit train", "-framework"],
         ),
         (("submit", "srun", "hostname", "-f"), ["hint: clusterkit submit -- hostname -f (MPI"]),
         (("submit", *TORCHRUN, "trian.py"), ["trian.py does not exist", "did you mean train.py?"]),
@@ -143,9 +143,11 @@ TORCHRUN = ("--framework", "torchrun")
             ["hint: a line of shell: clusterkit submit ... -- bash -c 'true && echo b'"],
         ),
         (
-            ("submit", *TORCHRUN, "mypkg.train"),
-            ["hint: a module: clusterkit submit ... -m mypkg.train [ARGS]"],
+            ("submit", *TORCHRUN, "pkg.train"),
+            ["hint: a module: clusterkit submit ... -m pkg.train [ARGS]"],
         ),
+        (("submit", *TORCHRUN, "train.p"), ["hint: did you mean train.py?"]),
+        (("submit", *TORCHRUN, "job.slurm"), ["hint: looked in "]),
         (("config", "validate"), ["hint: clusterkit config show (it reads all files"]),
         (("upgrade",), ["hint: pip install --upgrade FILE.whl"]),
         (("uninstall",), ["hint: pip uninstall clusterkit-launch"]),
@@ -329,9 +331,17 @@ def test_a_value_that_looks_like_a_secret_is_warned_of(desk: Path) -> None:
     assert warned.returncode == 0
     assert "WANDB_API_KEY, HF_TOKEN, DB_PASSWORD and 1 more" in warned.stderr
     assert "export it in your shell, and --secret WANDB_API_KEY" in warned.stderr
+    begins = run(desk, *words, "--env=AWS_SECRET_ACCESS_KEY=/a/b", "train.py")
+    assert "--secret AWS_SECRET_ACCESS_KEY" in begins.stderr
     (desk / "job.yaml").write_text("script: train.py\nenv: {HF_TOKEN: abc}\n")
     assert "--secret HF_TOKEN" in run(desk, "render", "--stdout", "--job", "job.yaml").stderr
     others = ("TOKENIZERS_PARALLELISM=false", "PASSWORD_FILE=secret", "SSH_KEY=/etc/key", "A_KEY=")
+    others += (
+        "PAD_TOKEN=<pad>",
+        "MASK_TOKEN=<mask>",
+        "SORT_KEY=length",
+        "SECRETS_DIR=/run/secrets",
+    )
     clean = run(desk, *words, *(f"--env={pair}" for pair in others), "train.py")
     assert (clean.returncode, "--secret" in clean.stderr) == (0, False)
 
@@ -343,6 +353,8 @@ def test_a_value_that_looks_like_a_secret_is_warned_of(desk: Path) -> None:
         ("4:00:00", ""),
         ("1-4:00", ""),
         ("240", ""),
+        ("24:00", "--time 24:00 is 24:00 min; hours: 24:00:00"),
+        ("90:00", ""),
     ],
 )
 def test_a_time_limit_that_may_be_meant_in_hours(desk: Path, time: str, said: str) -> None:
@@ -560,6 +572,14 @@ def test_a_dry_run_behind_the_script_starts_no_job(desk: Path) -> None:
     assert "if the script takes it: clusterkit submit ... -- train.py --dry-run" in done.stderr
     assert not list(desk.glob("runs/*"))
     assert run(desk, *again.split()[1:]).returncode == 0
+    module = run(desk, "submit", "-m", "pkg.train", "--dry-run")
+    assert "hint: clusterkit submit --dry-run -m pkg.train\n" in module.stderr
+    assert "takes it: clusterkit submit ... -m -- pkg.train --dry-run" in module.stderr
+    swept = run(desk, "submit", "--array", "lr=1,2", "train.py", "--lr", "{lr}", "--dry-run")
+    assert "hint: clusterkit submit --dry-run --array lr=1,2 train.py --lr '{lr}'\n" in swept.stderr
+    (desk / "job.yaml").write_text("script: train.py\nargs: [--dry-run]\n")
+    filed = run(desk, "submit", "--json", "-c", "rack", "--job", "job.yaml")
+    assert "would go to the script" not in filed.stderr
     meant = run(desk, "submit", "--json", "-c", "rack", "--", "train.py", "--dry-run")
     assert "would go to the script" not in meant.stderr
 
