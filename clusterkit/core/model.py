@@ -381,7 +381,7 @@ class ComponentPlan:
 
     nodes: int
     slots: int
-    """Of each of its nodes."""
+    """Slots of each of its nodes."""
     cluster: ClusterSpec
     """The cluster as its nodes have it."""
     directives: Mapping[str, str | None]

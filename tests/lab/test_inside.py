@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -123,20 +124,20 @@ def test_a_port_of_a_node_is_one_of_this_machine(desk: Desk, cluster: str) -> No
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_port_where_nobody_listens_is_told_before_anybody_connects(
-    desk: Desk, cluster: str
+    desk: Desk, cluster: str, tmp_path: Path
 ) -> None:
-    with serving(desk, cluster) as job:
+    said = tmp_path / "said"
+    with serving(desk, cluster) as job, said.open("wb") as stream:
         way = desk.lab.popen(
             "head",
             [sys.executable, "-m", "clusterkit", "forward", job, f"0:{UNSERVED}", "--node", "0"],
             cwd=desk.folder,
             env=desk.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
         )
         try:
-            assert way.stderr is not None
-            assert f"port {UNSERVED}: nothing listens there" in way.stderr.readline()
+            await_true(lambda: f"port {UNSERVED}: nothing listens there" in said.read_text())
         finally:
             os.killpg(way.pid, signal.SIGINT)
             way.wait(timeout=10)

@@ -77,7 +77,9 @@ def rerun(
             hint="change `args` there, or submit with the script on the command line",
         )
     for flag in (word for word in _OF_ONE_TIME if word in own and word not in new):
-        console.note(f"without {flag}, which was for that time: clusterkit rerun {job} {flag}")
+        console.note(
+            f"{flag} is not taken over; to {flag[2:]} again: clusterkit rerun {job} {flag}"
+        )
     own = [word for word in _without_repeated(command, own, new) if word not in _OF_ONE_TIME]
     argv = [*own, *new, *(["--", *script, *arguments] if script else ())]
     os.chdir(folder)

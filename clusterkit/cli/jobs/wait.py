@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def wait(
     runs = tuple(dict.fromkeys(run for several in found for run in several))
     for run in runs:
         note_owner(run)
-    raise typer.Exit(wait_for_runs(runs, named=" ".join(jobs), as_json=json))
+    raise typer.Exit(wait_for_runs(runs, named=shlex.join(jobs), as_json=json))
 
 
 def supervise(

@@ -21,7 +21,7 @@ from clusterkit.cli.diagnose.report import not_again
 from clusterkit.cli.frame.job_args import values_text
 from clusterkit.cli.jobs.cancel import cancel
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
-from clusterkit.cli.jobs.wait import _rows, wait_for_runs, worst
+from clusterkit.cli.jobs.wait import _rows, wait, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
@@ -1066,6 +1066,21 @@ def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
     said = capsys.readouterr().err
     assert "7 is still running; come back: clusterkit supervise 7\n" in said
     assert ("until then nobody starts it" in said) is bool(changes)
+
+
+def test_several_jobs_are_come_back_to_as_they_were_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    run = make_run(tmp_path)
+    named = Named(runs=(run,))
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for_all", interrupted)
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.runs_named", lambda _: named)
+    with pytest.raises(typer.Exit):
+        wait(["7", "runs/a b"])
+    assert "come back: clusterkit wait 7 'runs/a b'\n" in capsys.readouterr().err
 
 
 def test_wait_notices_the_end_by_itself(clusterkit: Path) -> None:

@@ -135,7 +135,9 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     third = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--name", "three", *other, **home)
     assert "off --nodes 2 --dry-run --name three -- say.sh --lr 2\n" in third.stderr
     assert "--name one" not in third.stderr
-    assert "without --wait, which was for that time" in third.stderr
+    assert (
+        "--wait is not taken over; to wait again: clusterkit rerun latest --wait\n" in third.stderr
+    )
     assert "arguments of say.sh: a 'b  c' --lr 1 then, --lr 2 now" in third.stderr
     jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
     assert [job["name"] for job in jobs] == ["one", "one"]
