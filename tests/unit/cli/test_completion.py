@@ -7,6 +7,8 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,11 @@ from clusterkit.executors.run import runfolder
 from tests.unit.jobs.test_jobs import make_run
 
 CONFIG = "clusters: {h200: {kind: local, run_dir: runs}, rack: {kind: ssh, hosts: n1}}\n"
-BUDGET_S = 0.15
-"""Of processor time on a machine that does nothing else; with what is kept of the call before."""
+BUDGET = 2.0
+"""CPU time at most, in that of a Python that imports typer, with what is kept of the call before.
+
+Up to 1.5 were measured beside a whole run of the tests, with 0.14 s for the import.
+"""
 
 
 @pytest.fixture
@@ -45,6 +50,14 @@ def tab(
         text=True,
         check=False,
     )
+
+
+def cpu_of(run: Callable[[], object]) -> float:
+    """Return the seconds of CPU time that the processes use which `run` starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(after[:2]) - sum(before[:2])
 
 
 @pytest.mark.parametrize(
@@ -100,15 +113,15 @@ def test_a_changed_configuration_is_seen_and_a_broken_one_is_no_message(desk: Pa
 
 def test_a_tab_stays_within_its_budget(desk: Path) -> None:
     make_run(desk / "runs", "one", job_id="41")
+    imports = (sys.executable, "-c", "import typer")
     for line in ("", "sub", "submit -c ", "status ", "explain n", "estimate --gpu ", "submit -f "):
-        tab(desk, "bash", f"clusterkit {line}")
-        took = []
-        for _ in range(5):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            tab(desk, "bash", f"clusterkit {line}")
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            took.append(sum(after[:2]) - sum(before[:2]))
-        assert min(took) < BUDGET_S, line
+        asked = partial(tab, desk, "bash", f"clusterkit {line}")
+        asked()
+        pairs = [
+            (cpu_of(asked), cpu_of(partial(subprocess.run, imports, check=True))) for _ in range(5)
+        ]
+        took, peer = map(min, zip(*pairs, strict=True))
+        assert took < BUDGET * peer, line
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
