@@ -117,7 +117,7 @@ def test_an_unfit_node_is_heeded(desk: Desk, script: str) -> None:
     assert (parsed["preflight"]["usable"], parsed["preflight"]["exclude"]) == (["n1", "n3"], ["n2"])
 
     assert too_few.returncode == 1
-    assert "unhealthy: n2; 2 nodes are left and 3 are needed" in too_few.stderr
+    assert "unhealthy: n2; 2 of the 3 asked are left and 3 are needed" in too_few.stderr
     assert "--nodes" in too_few.stderr.splitlines()[-1]
 
     assert without["state"] == "succeeded"
@@ -155,7 +155,7 @@ def test_what_slurm_gives_to_nobody_keeps_no_job_out(desk: Desk, script: str) ->
         done = submitted(desk, *TWO, script)
     assert needs_it.returncode == 1
     assert "drained: fan 3" in needs_it.stderr
-    assert "2 nodes are left and 3 are needed" in needs_it.stderr
+    assert "2 of the 3 asked are left and 3 are needed" in needs_it.stderr
     assert told(done) == {}
 
 

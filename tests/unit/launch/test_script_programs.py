@@ -98,7 +98,7 @@ def test_a_module_is_named_as_python_names_it(folder: Path) -> None:
     [
         (("torchrun", "--nnodes", "2", "train.py"), "--framework torchrun ... train.py"),
         (("accelerate", "launch", "train.py"), "--framework accelerate ... train.py"),
-        (("/opt/bin/srun", "python", "train.py"), "--framework mpi ... train.py"),
+        (("/opt/bin/srun", "python", "train.py"), "clusterkit submit train.py (MPI programs: with"),
     ],
 )
 def test_a_launcher_is_no_script(words: tuple[str, ...], told: str) -> None:
