@@ -175,10 +175,11 @@ FAILURES = {
     "hang": Failure(
         rule="gloo-timeout",
         rank=0,
-        script=_torch("dist.init_process_group('gloo', timeout=soon / 4)\n"
+        script=_torch("dist.init_process_group('gloo', timeout=soon)\n"
         "dist.barrier()\n"
+        "group = dist.new_group(timeout=soon / 4)\n"
         "if rank == 1:\n    time.sleep(60)\n"
-        "dist.all_reduce(torch.ones(1))\n"),
+        "dist.all_reduce(torch.ones(1), group=group)\n"),
     ),
     "unused": Failure(
         rule="ddp-unused-parameters",
