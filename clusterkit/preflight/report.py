@@ -50,6 +50,11 @@ class Report:
         """Whether something is wrong that leaving nodes out does not fix."""
         return any(not finding.nodes for finding in self.bad)
 
+    @property
+    def of_asked(self) -> str:
+        """The words that follow a count of nodes: `of the 3 asked `; none where one was asked."""
+        return f"of the {len(self.nodes)} asked " if len(self.nodes) > 1 else ""
+
     def verdicts(self) -> Mapping[str, Verdict]:
         """Return the worst verdict of every node."""
         found = dict.fromkeys(self.nodes, Verdict.SKIP)

@@ -101,8 +101,10 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
     if report.job_cannot_run:
         yield None, "the job cannot run as it is: see the findings about the job above"
     if unhealthy and not usable and not report.unasked:
-        of = f"of the {len(report.nodes)} asked " if len(report.nodes) > 1 else ""
-        yield None, f"no node {of}is usable: fix what is named above, the last finding first"
+        text = (
+            f"no node {report.of_asked}is usable: fix what is named above, the last finding first"
+        )
+        yield None, text
     elif unhealthy:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"

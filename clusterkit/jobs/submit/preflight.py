@@ -144,7 +144,7 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
         hint = "--exclude-unfit continues without (enough are left), "
         hint += f"--exclude {quote(unhealthy)}, or --force"
     else:
-        of = f"of the {len(report.nodes)} asked " if len(report.nodes) > 1 else ""
+        of = report.of_asked
         are_left = {0: f"no node {of}is", 1: f"1 {of}is"}.get(left, f"{left} {of}are")
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
         what = f"unhealthy: {unhealthy}; {are_left} left and {needed} needed"
