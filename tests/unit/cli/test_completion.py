@@ -21,8 +21,10 @@ CONFIG = "clusters: {h200: {kind: local, run_dir: runs}, rack: {kind: ssh, hosts
 BUDGET = 2.0
 """CPU time at most, in that of a Python that imports typer, with what is kept of the call before.
 
-Up to 1.5 were measured beside a whole run of the tests, with 0.14 s for the import.
+Up to 1.5 were measured beside a whole run of the tests, with 0.14 s for the import, and 2.0 once.
 """
+LEAST, MOST = 5, 20
+"""Times that each is measured: the least of them counts, and a busy machine needs more."""
 
 
 @pytest.fixture
@@ -117,11 +119,11 @@ def test_a_tab_stays_within_its_budget(desk: Path) -> None:
     for line in ("", "sub", "submit -c ", "status ", "explain n", "estimate --gpu ", "submit -f "):
         asked = partial(tab, desk, "bash", f"clusterkit {line}")
         asked()
-        pairs = [
-            (cpu_of(asked), cpu_of(partial(subprocess.run, imports, check=True))) for _ in range(5)
-        ]
-        took, peer = map(min, zip(*pairs, strict=True))
-        assert took < BUDGET * peer, line
+        took, peer = list[float](), list[float]()
+        while len(took) < LEAST or (min(took) >= BUDGET * min(peer) and len(took) < MOST):
+            took.append(cpu_of(asked))
+            peer.append(cpu_of(partial(subprocess.run, imports, check=True)))
+        assert min(took) < BUDGET * min(peer), line
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
