@@ -61,11 +61,11 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 
-# Images are built, containers tried, and jobs given to another Slurm beside those of the practice cluster, which
-# mostly wait. Of the rest, one process runs what needs no cluster (tests/conftest.py).
+# Images are built, containers tried, and then jobs given to another Slurm, beside those of the practice cluster, which
+# mostly wait: two at a time, in this order. Of the rest, one process runs what needs no cluster (tests/conftest.py).
 .PHONY: test-rest
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, another Slurm, containers
-	@$(MAKE) --no-print-directory -j3 REST=yes test-faults test-slurm test-docker || { tail $(VENV)/images.log; exit 1; }
+	@$(MAKE) --no-print-directory -j2 REST=yes test-faults test-docker test-slurm || { tail $(VENV)/images.log; exit 1; }
 
 .PHONY: test-faults
 test-faults: $(VENV)/test.done

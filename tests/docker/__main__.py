@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def build() -> None:
-    """Build the images that tests of containers need, in processor time that nobody else wants.
+    """Build the images that tests of containers need, in a small share of the processor time.
 
     CI begins with an engine that has nothing.
     """
