@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,12 +172,10 @@ def test_the_report_for_people_has_their_words_and_nothing_of_a_terminal(nodes: 
 def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
     job = PreflightJob(hosts=("drip", HEALTHY))
     probe = Probe(name="p", command="echo fine", parse=str, timeout_s=1.0)
-    began = time.monotonic()
     with dripping.as_user():
         transport = SshTransport(SshOptions(margin_s=1.0))
         compound = compose([probe], job, token=new_token())
         drip, good = transport.ask(job.hosts, compound, on_reply=lambda _: None)
-    assert time.monotonic() - began < 15
     assert drip.reach.problem is ReachProblem.TIMEOUT
     assert good.reach.problem is None
     assert good.outputs["p"].stdout == "fine\n"
@@ -188,12 +185,10 @@ def test_a_conversation_ends_at_its_deadline_though_bytes_come(
     dripping: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterkit.transport.sync.helper._GREETING_S", 3.0)
-    began = time.monotonic()
     with dripping.as_user():
         found = on_nodes(
             SshOptions(), ("drip", HEALTHY), lambda session: Helper(session, sys.executable).node
         )
-    assert time.monotonic() - began < 20
     assert found[HEALTHY] == HEALTHY
     assert isinstance(found["drip"], RemoteError)
     assert "within 3 s" in found["drip"].message

@@ -228,7 +228,7 @@ class squatter:  # noqa: N801 - used as a function
 
 def drip(sock: socket.socket) -> None:
     with suppress(OSError):
-        for _ in range(100):
+        while True:
             sock.sendall(b"c")
             time.sleep(0.1)
 
@@ -240,13 +240,12 @@ def pour(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("serve", [lambda sock: None, drip, pour], ids=["silent", "drip", "pour"])
-def test_whoever_squats_the_port_holds_an_asker_for_two_seconds(
+def test_whoever_squats_the_port_does_not_hold_an_asker(
     serve: Callable[[socket.socket], object],
 ) -> None:
-    began = time.monotonic()
+    """Who would go on for ever: in silence, by drips, by a flood."""
     with squatter(serve) as address, pytest.raises(PeerError, match="who listens at"):
         connect(address, member())
-    assert time.monotonic() - began < peers.HANDSHAKE_S + 1
 
 
 def test_the_first_node_is_waited_for_and_who_was_there_instead_is_told() -> None:
@@ -313,7 +312,7 @@ def test_a_stranger_that_drips_is_sent_away(echo: Echo) -> None:
         with suppress(OSError):
             while not ended(sock):
                 sock.sendall(b"c")
-        assert 1 < time.monotonic() - began < peers.HANDSHAKE_S + 1
+    assert time.monotonic() - began > 1
 
 
 def ended(sock: socket.socket) -> bool:
@@ -354,12 +353,10 @@ BROKEN = [
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
 def test_nonsense_of_a_node_of_the_job_is_that_nodes_error(echo: Echo, body: bytes) -> None:
-    began = time.monotonic()
     with connect(echo.address, member(2)) as broken:
         broken._stream.write(broken.seal(body), time.monotonic() + 5)
         with pytest.raises(PeerError, match="closed"):
-            broken.receive(5)
-    assert time.monotonic() - began < 3
+            broken.receive(60)
     assert not echo.heard
     assert echo.ask({"n": 1}) == {"n": 1}
 
@@ -378,12 +375,11 @@ def test_fields_are_taken_by_type_and_range() -> None:
 
 def test_a_message_that_drips_is_given_up(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection.receive, "__defaults__", (None, 1.0))
-    began = time.monotonic()
     with connect(echo.address, member(2)) as slow, suppress(OSError):
         for byte in slow.seal(b' {"n": "' + b"x" * 100 + b'"}'):
-            slow._stream.write(bytes([byte]), time.monotonic() + 5)
+            slow._stream.write(bytes([byte]), time.monotonic() + 60)
             time.sleep(0.1)
-    assert time.monotonic() - began < 4
+        pytest.fail("all of it was waited for")
     assert not echo.heard
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -354,7 +353,6 @@ def test_files_of_any_kind_and_size_hold_up_nobody(spoil: object, shared: Path, 
     runs.give(run.path, STRANGER)
     output = trap.folder / "output"
     for verb in ("status", "logs", "diagnose"):
-        began = time.monotonic()
         with output.open("wb") as stream:
             process = subprocess.Popen(
                 runs.command(verb, str(run.path)), env=runs.environment(trap, shared),
@@ -367,7 +365,6 @@ def test_files_of_any_kind_and_size_hold_up_nobody(spoil: object, shared: Path, 
         assert b"\x1b" not in printed, verb
         assert used.memory_mib < 300, verb
         assert used.cpu_s < 20, f"{verb}: seconds of a processor"
-        assert time.monotonic() - began < 120, verb
         assert trap.caught() == [], verb
 
 

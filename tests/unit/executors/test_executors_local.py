@@ -111,11 +111,11 @@ def test_the_first_failure_decides_and_the_others_are_ended(
 ) -> None:
     monkeypatch.setenv(timing.VARIABLE, "0.2")
     run = runs.start('[[ $CK_NODE_RANK = 0 ]] && { trap "" TERM; sleep 100; }; sleep 0.3; exit 3')
-    began = time.monotonic()
     job = wait(run)
     assert said(job) == (JobState.FAILED, 3)
     assert job.status.reason == "node-1 exited with 3"
-    assert time.monotonic() - began < 60
+    ends = [(one.node_rank, one.reason) for one in job.results]
+    assert ends == [(0, "peer"), (1, None)], "the first was not waited for"
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,13 @@ def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
 
 
 def test_a_notice_comes_as_early_as_the_job_asks(runs: Runs) -> None:
-    plan = runs.plan(nodes=1, time_limit_s=12, directives={"signal": "USR2@10"})
-    began = time.monotonic()
+    """Just after the start, where of itself it would come long after the test."""
+    plan = runs.plan(nodes=1, time_limit_s=3600, directives={"signal": "USR2@3597"})
     run = runs.start(f"exec {catcher(runs.folder)}", plan)
     with time_held(run):
         await_line(run, "ready")
     await_line(run, "notice")
-    assert time.monotonic() - began < 8.5  # by itself it would come 9 s after the start
-    assert said(wait(run))[0] is JobState.TIMEOUT
+    assert said(cancel(run))[0] is JobState.CANCELLED
 
 
 def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
@@ -209,7 +208,10 @@ def test_cancel_a_running_job_twice(runs: Runs) -> None:
     assert {r.reason for r in load_job(run).results} == {"cancelled"}
 
 
-def test_a_function_that_passes_over_sigterm_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_function_that_passes_over_sigterm_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterkit.executors.node.supervisor._END_GRACE_S", 1e6)
     cluster = make_cluster(tmp_path)
     run = runfolder.create(cluster, "toy")
     supervisor = Supervisor(run, marker=run.marker(), time_limit_s=1.0, aware=False)
@@ -218,11 +220,9 @@ def test_a_function_that_passes_over_sigterm_is_not_waited_for(tmp_path: Path) -
         environment=dict(os.environ),
         log=tmp_path / "log",
     )
-    began = time.monotonic()
     with blocked(BLOCKED):
         assert supervisor.run_to_end((start,)) == (-signal.SIGKILL,)
     assert supervisor.state is JobState.TIMEOUT
-    assert time.monotonic() - began < 10
 
 
 def test_cancel_before_anything_started(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,14 +201,12 @@ def test_any_failure_is_enough_where_that_was_asked_for(slurm: Path) -> None:
 def test_who_is_told_to_end_in_a_pause_takes_the_restart_back(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "pause_s", lambda *_: 60.0)
+    monkeypatch.setattr(restarts, "pause_s", lambda *_: 1e6)
     step = job(slurm, LOST)
     with blocked(BLOCKED):
         me = threading.get_native_id()
         threading.Timer(0.5, lambda: os.kill(me, signal.SIGTERM)).start()
-        began = time.monotonic()
         step.follow()
-    assert time.monotonic() - began < 20
     assert away(step) is None
 
 
@@ -274,10 +272,9 @@ def test_one_takes_over_at_once_where_slurm_misses_the_batch_script_as_well(
             run.restarted(0).touch()
 
     monkeypatch.setattr(watch, "time", SimpleNamespace(**vars(time) | {"sleep": decided_meanwhile}))
-    began = time.monotonic()
     watch.take_over(run, me)
-    assert time.monotonic() - began < 10
     assert bool(naps) is not ends
+    assert sum(naps) <= 4, "it looks every two seconds at most"
     assert ("scancel 7" in asked(slurm)) is ends
 
 

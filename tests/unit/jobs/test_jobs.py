@@ -12,6 +12,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,12 +31,14 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results, read_attempts
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
+from clusterkit.jobs import watch as watch_module
 from clusterkit.jobs.find import Named, find_run, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.observe.diagnose.rank_lines import RankLines
 from tests.helpers.command_line import typed_in
+from tests.helpers.growth import growth
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
@@ -374,7 +377,7 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
         find_run(str(run.path) + "x", [tmp_path])
 
 
-def test_five_hundred_old_jobs_within_a_second(
+def test_five_hundred_old_jobs_cost_no_more_each_than_fifty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")  # nobody is asked about what is over
@@ -391,12 +394,12 @@ def test_five_hundred_old_jobs_within_a_second(
 
     read_json = files.read_json
     monkeypatch.setattr(files, "read_json", count)
-    began = time.monotonic()
     jobs = load_jobs(list_runs([tmp_path]))
-    assert time.monotonic() - began < 5  # a tenth of a second; bench/old_jobs.py measures it
     assert [path.name for path in read] == ["state.json"] * 500, "one small file a job"
     assert len(jobs) == 500
     assert {job.status.exit_code for job in jobs} == {3}
+    runs = list_runs([tmp_path])
+    assert growth(lambda many: load_jobs(runs[:many]), 50, 500) < 3
 
 
 def test_a_final_state_is_kept_and_a_stranger_may_look(tmp_path: Path) -> None:
@@ -1083,9 +1086,16 @@ def test_several_jobs_are_come_back_to_as_they_were_named(
     assert "come back: clusterkit wait 7 'runs/a b'\n" in capsys.readouterr().err
 
 
-def test_wait_notices_the_end_by_itself(clusterkit: Path) -> None:
-    """Within two seconds on a machine with nothing else to do."""
+def test_wait_notices_the_end_by_itself(clusterkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within two seconds on a machine with nothing else to do: it sleeps no longer than that."""
     run = start(clusterkit, "sleep 2")
+    naps = {False: 0.0, True: 0.0}
+
+    def sleep(seconds: float) -> None:
+        naps[len(node_results.read_results(run).nodes) == 2] += seconds
+        time.sleep(seconds)
+
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(**vars(time) | {"sleep": sleep}))
     assert ck("wait", "latest").returncode == 0
-    ended = max(result.ended_at for result in node_results.read_results(run).nodes)
-    assert time.time() - ended < 10.0
+    assert naps[False] > 0
+    assert naps[True] <= 2

@@ -358,8 +358,7 @@ def test_the_node_script_runs_by_hand(desk: Desk) -> None:
 
 def test_a_termination_reaches_the_command_at_once(desk: Desk) -> None:
     (desk.folder / "node.sh").write_text(desk.render(kind=ClusterKind.LOCAL)["node.sh"])
-    environment = desk.environment("", 0, SLEEP="30")
-    started = time.monotonic()
+    environment = desk.environment("", 0, SLEEP="300")
     argv = ["bash", desk.folder / "node.sh"]
     process = subprocess.Popen(argv, env=environment, start_new_session=True)
     while not (desk.folder / "0.json").exists():
@@ -369,5 +368,4 @@ def test_a_termination_reaches_the_command_at_once(desk: Desk) -> None:
     assert process.poll() is None
     for _ in range(2):  # as Slurm at a time limit: to all of the step, and of the job
         os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=10) == 128 + signal.SIGTERM
-    assert time.monotonic() - started < 20
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM, "by itself it ends much later"

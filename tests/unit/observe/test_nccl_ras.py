@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -151,7 +150,7 @@ class Ras:
                     self.asked += connection.recv(99)
                 connection.sendall(self._answer)
                 if not self._ends:
-                    time.sleep(60)
+                    connection.recv(1)  # until the other side has had enough
 
     def close(self) -> None:
         self._server.close()
@@ -189,9 +188,7 @@ def test_no_more_is_read_than_anybody_needs(ras: Ras) -> None:
 
 @pytest.mark.parametrize("ras", [{"answer": b"half", "ends": False}], indirect=True)
 def test_one_that_never_ends_is_waited_for_for_a_while(ras: Ras) -> None:
-    began = time.monotonic()
     assert ask(ras.port, 0.3) == "half"
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("port", [0, 70000, "x", "1;rm", ""])

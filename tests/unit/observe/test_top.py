@@ -336,12 +336,10 @@ def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
     watcher = watching(fake, "n1", "n2", "n3")
     watcher.refresh(timeout_s=0.1)
     assert fake.quick.wait(60)
-    began = time.monotonic()
-    second = watcher.refresh(timeout_s=40)
-    assert time.monotonic() - began < 30  # n2 is not waited for again
+    second = watcher.refresh(timeout_s=120)
     assert fake.asked == [("n1", "n2", "n3"), ("n1", "n3")]
     assert [one.sample is not None for one in second.nodes] == [True, False, True]
-    assert second.nodes[1].problem == ""
+    assert second.nodes[1].problem == "", "n2 was waited for: it answers after a minute"
     fake.let.set()
     deadline = time.monotonic() + 60
     while ("n2",) not in fake.asked and time.monotonic() < deadline:

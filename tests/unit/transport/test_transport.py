@@ -263,9 +263,7 @@ class TestLocal:
         # Both pipes stay open in a session that `timeout` does not know.
         stays = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & echo begun"
         script = compound(quick="echo here", slow=stays)
-        began = time.monotonic()
         (reply,) = LocalTransport(timeout_s=4).ask(["me"], script, on_reply=lambda _: None)
-        assert time.monotonic() - began < 15
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was not waited for
         assert reply.outputs["quick"].stdout == "here\n"
         assert reply.reach.problem is None
@@ -300,7 +298,7 @@ class Pretended:
 
 class TestFanOut:
     def test_late_visits_are_cut_and_deaf_ones_left_behind(self) -> None:
-        visits = [Pretended("slow", 30), Pretended("quick"), Pretended("deaf", 30, heeds=False)]
+        visits = [Pretended("slow", 1e6), Pretended("quick"), Pretended("deaf", 1e6, heeds=False)]
         heard: list[tuple[str, int]] = []
 
         def hear(reply: Reply) -> None:
@@ -308,9 +306,8 @@ class TestFanOut:
             for late in visits[::2]:
                 late.deadline = late.deadline or time.monotonic()
 
-        began = time.monotonic()
         replies = visit_all(visits, threads=8, on_reply=hear)
-        assert time.monotonic() - began < 5
+        assert [one.was_cut for one in visits] == [True, False, True]
         assert [(one.node, one.reach.detail) for one in replies] == [
             ("slow", "back"),
             ("quick", "back"),
