@@ -24,7 +24,7 @@ problem = partial(read_problem, __file__, "refusals.tsv")
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000
 _MOST_SECONDS = 10**7
-_ON_COMPONENTS = ("env", "mpi", "torchrun")
+_ON_COMPONENTS = ("env", "mpi", "ray", "torchrun")
 """Frameworks that were tested on heterogeneous jobs."""
 _LONGEST_VALUE = (1 << 17) - 2
 """MAX_ARG_STRLEN of execve(2), less the `=` and the NUL."""

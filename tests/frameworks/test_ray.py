@@ -18,6 +18,7 @@ from tests.helpers.desk import ROOT, Desk
 from tests.helpers.healthy import assert_healthy
 from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
+from tests.lab.test_components import TWO
 from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(1200)]
@@ -94,6 +95,7 @@ def where():
 
 count = int(ray.cluster_resources()["CPU"])
 print("nodes", *sorted({name for name, _ in ray.get([where.remote() for _ in range(count)])}))
+print("each", *sorted((n["NodeName"], int(n["Resources"]["CPU"])) for n in ray.nodes()))
 print("CPUs", count, "arguments", sys.argv[1:], flush=True)
 while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
     time.sleep(0.2)
@@ -185,6 +187,28 @@ def test_a_dead_ray_fails_the_job_with_the_name_of_its_node(cluster: str, desk: 
     desk.clusterkit("wait", job["job_id"])
     status = json.loads(desk.clusterkit("status", job["job_id"], "--json").stdout)
     assert (status["state"], status["reason"]) == ("failed", "n2 exited with 1"), log(job)
+    await_true(lambda: not left(job))
+
+
+def test_ray_trains_on_components_with_slots_of_their_own(desk: Desk) -> None:
+    done = desk.submit("--wait", *RAY, *TWO, EXAMPLE, "--steps", "20", timeout_s=900)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    assert "Ray on 3 nodes: n1 n2 n3" in output
+    assert "world size 4" in output
+    first, last = losses(output)
+    assert last < 0.6 * first
+    await_true(lambda: not left(done))
+
+
+def test_a_dead_ray_in_the_second_component_fails_the_job_and_is_named(desk: Desk) -> None:
+    job = started(desk, *TWO, desk.write("told.py", TOLD), "never")
+    await_true(lambda: "CPUs 4" in log(job), 300)
+    assert "each ('n1', 2) ('n2', 1) ('n3', 1)\n" in log(job)
+    os.kill(raylet(desk, "n3", job), signal.SIGKILL)
+    desk.clusterkit("wait", job["job_id"])
+    status = json.loads(desk.clusterkit("status", job["job_id"], "--json").stdout)
+    assert (status["state"], status["reason"]) == ("failed", "n3 exited with 1"), log(job)
     await_true(lambda: not left(job))
 
 

@@ -22,6 +22,10 @@ import os
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CK_NODE_NAME", "CK_NODES")
 print("told", *(os.environ[name] for name in names), flush=True)
 """
+GPUS = """
+import os
+print("gpus", os.environ["RANK"], os.environ.get("CUDA_VISIBLE_DEVICES", "none"), flush=True)
+"""
 FAILS = """
 import os, sys, time
 if os.environ["RANK"] == "3":
@@ -54,6 +58,17 @@ def test_ranks_are_numbered_over_components_with_slots_of_their_own(
     told = sorted(line.partition("told ")[2] for line in output.splitlines() if "told " in line)
     places = ("0 0 4 n1", "1 1 4 n1", "2 0 4 n2", "3 0 4 n3")
     assert told == [f"{place} n1 n2 n3" for place in places]
+
+
+def test_a_component_without_gpus_is_told_of_none_of_the_others(desk: Desk) -> None:
+    """What Slurm gives the first component is in the environment of the batch script."""
+    asks = ("--component", "nodes=1,partition=debug,gpus-per-node=2")
+    none = ("--component", "nodes=1,gpus-per-node=1,gpu-request=none")
+    script = desk.write("gpus.py", GPUS)
+    done = desk.submit("--wait", "--framework", "env", "--time", "4", *asks, *none, script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    told = sorted(line.partition("gpus ")[2] for line in output.splitlines() if "gpus " in line)
+    assert told == ["0 0,1", "1 0,1", "2 none"]
 
 
 def test_a_rank_that_fails_in_the_second_component_is_named(desk: Desk) -> None:

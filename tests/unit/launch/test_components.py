@@ -89,6 +89,14 @@ def test_each_component_has_its_own_request_and_the_job_all_slots() -> None:
     assert first["nice"] == second["nice"] == "5"
 
 
+def test_ray_starts_on_components_with_slots_of_their_own() -> None:
+    planned = plan("ray")
+    assert (planned.slots, planned.processes) == ((2, 4, 4), 10)
+    texts = {file.name: file.text for file in render(planned)}
+    assert "CK_SLOTS='2 4 4'\n" in texts["job.sbatch"]
+    assert "--min-nodes=3\n" in texts["node.sh"]
+
+
 def test_torchrun_starts_on_components_with_equal_slots() -> None:
     planned = plan("torchrun", components=(TWO[0], Component(nodes=2, gpus_per_node=2)))
     assert (planned.slots, planned.processes) == ((2, 2, 2), 6)
@@ -98,8 +106,8 @@ def test_torchrun_starts_on_components_with_equal_slots() -> None:
     ("words", "values"),
     [
         (("heterogeneous job is one of Slurm", "rack is ssh"), {"base": RACK}),
-        (("ray does not start", "env, mpi or torchrun"), {"framework": "ray"}),
-        (("on every node, not 2,4,4", "=2 in each --component"), {"framework": "torchrun"}),
+        (("spark does not start", "env, mpi, ray or torchrun"), {"framework": "spark"}),
+        (("on every node, not 2,4,4", "framework env, mpi or ray"), {"framework": "torchrun"}),
         (("one component is a plain job",), {"components": TWO[:1]}),
         (("--spares 1: not with --component",), {"spares": 1, "requeue": 1}),
         (("--restarts 1: not with --component",), {"restarts": 1}),

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,10 +44,13 @@ time.sleep(300)
 class Nodes:
     """The launchers of a job on this machine."""
 
-    def __init__(self, folder: Path, *, count: int, least: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, count: int, least: int | None = None, slots: str = ""
+    ) -> None:
         self.folder = folder
         self.count = count
         self.least = least or count
+        self.slots = slots or " ".join("2" * count)
         self.port = next_range()[0]
         self.started: dict[int, subprocess.Popen[str]] = {}
         package = folder / "ray" / "scripts"
@@ -67,7 +71,7 @@ class Nodes:
             "PYTHONPATH": f"{self.folder}:{LAUNCH.parent}:{RANKS}",
             "CK_TOKEN": "the same on all nodes",
             "CK_NODES": " ".join(names),
-            "CK_SLOTS": " ".join("2" * self.count),
+            "CK_SLOTS": self.slots,
             "CK_NNODES": str(self.count),
             "CK_NODE_RANK": str(rank),
             "CK_NODE_NAME": names[rank],
@@ -137,6 +141,19 @@ def test_the_driver_runs_once_when_all_are_there_and_its_end_is_that_of_all(fold
     folders = [re.search(r"--temp-dir=([^']*)", words) for words in nodes.rays()]
     assert not any(Path(match[1]).exists() for match in folders if match)
     assert nodes.left() == []
+
+
+def test_each_node_has_as_many_cpus_as_slots_and_ray_counts_its_gpus(folder: Path) -> None:
+    nodes = Nodes(folder, count=3, slots="3 1 2")
+    for rank in range(3):
+        nodes.start(rank)
+    assert {node.wait(60) for node in nodes.started.values()} == {0}
+    told = {}
+    for words in nodes.rays():
+        given = dict(word.split("=", 1) for word in literal_eval(words) if "=" in word)
+        told[given["--node-name"]] = given["--num-cpus"]
+        assert "--num-gpus" not in given
+    assert told == {"node-0": "3", "node-1": "1", "node-2": "2"}
 
 
 def test_two_jobs_on_a_machine_have_no_port_and_no_folder_in_common(folder: Path) -> None:
