@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
+    began_again,
     ends_well,
     good_after,
     left_behind,
@@ -119,8 +120,7 @@ def events_of(
     for _, scanned in found:
         events = _since(_last_start(events, scanned), events, scanned)
         events = _since(_last_program(events, scanned), events, scanned)
-    sizes = {scanned.file: scanned.size for _, scanned in found}
-    return _without_side_steps(_of_the_last_run(events, sizes))
+    return _without_side_steps(_of_the_last_run(events, [scanned for _, scanned in found]))
 
 
 def _last_start(events: Sequence[Event], scanned: Scanned) -> int:
@@ -179,17 +179,22 @@ def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]
     return [replace(e, handled=True) if id(e) in gone else e for e in events]
 
 
-def _of_the_last_run(events: Sequence[Event], sizes: Mapping[Path, int]) -> tuple[Event, ...]:
+def _of_the_last_run(events: Sequence[Event], found: Iterable[Scanned]) -> tuple[Event, ...]:
     """Take what an earlier run in the same file has ended with for no failure of the last."""
     last: dict[Path, Hit] = {}
     for hit in (event.hit for event in events if not event.handled and event.hit.line):
         if hit.file not in last or hit.last > last[hit.file].last:
             last[hit.file] = hit
-    ended = {
-        file
-        for file, hit in last.items()
-        if (left_behind(hit) and ends_well(hit, sizes[file])) or survived(hit, sizes[file])
-    }
+    ended: set[Path] = set()
+    for scanned in found:
+        if (one := last.get(scanned.file)) is None:
+            continue
+        reported = any(REPORTS.intersection(hit.rules) for hit in scanned.hits)
+        if not reported and began_again(one, scanned.startups, scanned.size):
+            ended.add(scanned.file)
+            scanned.earlier = one
+        elif (left_behind(one) and ends_well(one, scanned.size)) or survived(one, scanned.size):
+            ended.add(scanned.file)
     return tuple(replace(e, handled=e.handled or e.hit.file in ended) for e in events)
 
 

@@ -85,8 +85,23 @@ class NextStep:
 
 NEXT_STEPS = tuple(row_of(NextStep, row) for row in read_table(__file__, "next_steps.tsv"))
 LIBRARY = re.compile(
-    r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d"
+    r"-packages/|/lib(?:64)?/python\d|^<|\.p(?:yx|xi|xd):|^/usr/lib|/bin/[\w-]+:\d|^[A-Z]:/(?>.*?/Lib/)"
+    r"|/torchinductor_"
 )
+"""Code that the user has not written: of a package, of Python itself, also on Windows, or compiled.
+"""
+_JAVA_AT = re.compile(
+    r"\s+at (?:[\w.@]{1,60}/)?(?P<path>[\w$.]+)\.[\w$<>]+\((?P<file>[\w$-]+\.\w+):(?P<line>\d+)\)"
+)
+_IN_JAVA = re.compile(r"\s+(?:at |\.\.\. \d+ )|Caused by: ")
+_OF_JVM = re.compile(
+    r"(?:java|javax|jdk|kotlin|scala|sun|py4j"
+    r"|com\.(?:google|fasterxml|sun)|io\.netty|ml\.dmlc|org\.(?:apache|eclipse|spark_?project))\."
+)
+"""Packages of Java, Scala, Spark and what they bring."""
+_HANDLER = "/utils/data/_utils/signal_handling.py:"
+"""Where PyTorch tells of the end of a data-loader worker, in the midst of anything."""
+_OF_WINDOWS = re.compile(r'\s+File "[A-Za-z]:\\')
 _MODULE_AT = re.compile(r'\s+File "([^"]{1,400})", line \d{1,7}, in <module>')
 _IN_BOX = re.compile(r"(?:\u2771 +\d+ [\u2502 ]*(.*)| +\d+\b|[\u2502\u256d\u2570])")
 """A line of source in a box of rich, the one that was called with its text, or of a box in it."""
@@ -236,7 +251,13 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
     """Return the line of a traceback that names where the exception of a hit was raised."""
     before = reversed(lines_before(hit, _FRAME)) if hit.line else ()
     inside = takewhile(lambda line: line.startswith("  "), before)
-    return tuple(islice((line for line in inside if line.startswith('  File "')), 1))
+    frames = (_with_slashes(line) for line in inside if line.startswith('  File "'))
+    return tuple(islice(frames, 1))
+
+
+def _with_slashes(frame: str) -> str:
+    """Return a frame of a traceback with the slashes of other systems in a path of Windows."""
+    return frame.replace("\\", "/") if _OF_WINDOWS.match(frame) else frame
 
 
 def script_of(hit: Hit) -> str:
@@ -265,13 +286,17 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     doing: _Doing | None = None
     code = ""
     for line in inside:
-        if (frame := _FRAME_AT.match(line)) is None:
+        if (frame := _FRAME_AT.match(_with_slashes(line))) is None:
             code = line.strip(" ^~") or code
             continue
         frames.append((f"{frame[1]}:{frame[2]}", code))
-        doing = doing or next((one for one in _DOING if one.frame.search(line)), None)
+        if not line.endswith(", in <module>"):  # there the file itself is only imported
+            doing = doing or next((one for one in _DOING if one.frame.search(frame.string)), None)
         code = ""
+    frames = frames or _of_java(hit)
     inner = frames[0][0] if frames else ""
+    if _HANDLER in inner:
+        frames, inner = [], ""  # it says nothing of what the process was doing then
     own = next((place for place, _ in frames if not LIBRARY.search(place)), "")
     own = own or (_own_around(upward[len(inside) :]) if inside else "")
     if not own and hit.last > hit.offset:
@@ -293,6 +318,14 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+def _of_java(hit: Hit) -> list[tuple[str, str]]:
+    """Return where the frames of a Java exception below it are that its user has written."""
+    inside = takewhile(_IN_JAVA.match, lines_after(hit, _LONGEST_TRACEBACK) if hit.line else ())
+    frames = filter(None, map(_JAVA_AT.match, inside))
+    user = (at for at in frames if not _OF_JVM.match(at["path"]))
+    return [(f"{at['file']}:{at['line']}", "") for at in user]
 
 
 def _in_library(frame: tuple[str, str]) -> str:
@@ -569,6 +602,17 @@ def left_behind(hit: Hit, until: float = math.inf) -> bool:
         return False
     refused = ended is not None and ended[0].endswith(_REFUSED) and until < math.inf
     return _many_good_after(hit, _SOON if refused else _LATER, until)
+
+
+def began_again(hit: Hit, startups: Iterable[tuple[str, int]], size: int) -> bool:
+    """Tell whether a program that had started before a find did so after it, and went on well.
+
+    `startups` are what tells of a start, and how many bytes stand before it.
+    """
+    starts = list(startups)
+    before = {words for words, at in starts if at < hit.offset}
+    again = any(words in before for words, at in starts if at > hit.last)
+    return again and hit.rank is None and _many_good_after(hit, _SOON) and ends_well(hit, size)
 
 
 def other_script_after(hit: Hit, later: Hit) -> bool:

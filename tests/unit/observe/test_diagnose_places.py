@@ -124,3 +124,72 @@ def test_a_second_run_of_deepspeed_in_the_same_file_has_failures_of_its_own(tmp_
     assert cause(tmp_path, first).rule == "address-in-use"
     assert cause(tmp_path, f"{first}{LAUNCH}ValueError: x\n").rule == "python-exception"
     assert cause(tmp_path, f"{LAUNCH}{PORT}{LAUNCH}").rule == "address-in-use"
+
+
+JAVA = """\
+java.lang.NullPointerException
+\tat org.apache.spark.rdd.ParallelCollectionRDD$.slice(ParallelCollectionRDD.scala:152)
+\tat example.train.Steps$$anonfun$main$4.apply(Steps.scala:78)
+\tat java.base/java.lang.Thread.run(Thread.java:748)
+"""
+WINDOWS = """\
+Traceback (most recent call last):
+  File "C:\\Users\\ada\\train.py", line 7, in main
+    print(text)
+  File "C:\\Python313\\Lib\\encodings\\cp1252.py", line 19, in encode
+    return codecs.charmap_encode(input, self.errors, encoding_table)[0]
+UnicodeEncodeError: 'charmap' codec can't encode character '\\u2713' in position 2
+"""
+IMPORTED = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 7, in <module>
+    import torch
+  File "/env/lib/python3.11/site-packages/torch/serialization.py", line 18, in <module>
+    from lossy import Self
+ModuleNotFoundError: No module named 'lossy'
+"""
+COMPILED = """\
+Traceback (most recent call last):
+  File "/home/ada/model.py", line 7, in forward
+    return net(x)
+  File "/tmp/torchinductor_ada/yn/cyn.py", line 4003, in call
+    buf = empty((64, 256), device='cuda')
+RuntimeError: the shape is not known
+"""
+INTERRUPTED = """\
+Traceback (most recent call last):
+  File "/home/ada/model.py", line 7, in forward
+    return net(x)
+  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/signal_handling.py", line 66, in f
+    _error_if_any_worker_fails()
+RuntimeError: DataLoader worker (pid 2978) is killed by signal: Killed.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told", "not_told"),
+    [
+        (JAVA, "(at Steps.scala:78)", "ParallelCollection"),
+        (WINDOWS, "at C:/Users/ada/train.py:7", "cp1252.py"),
+        (IMPORTED, "at /home/ada/train.py:7, in torch/serialization.py:18", "a checkpoint"),
+        (COMPILED, "at /home/ada/model.py:7", "inductor"),
+        (INTERRUPTED, "process 2978", "model.py"),
+    ],
+)
+def test_an_exception_is_at_the_code_of_its_user(
+    log: str, told: str, not_told: str, tmp_path: Path
+) -> None:
+    says = cause(tmp_path, log).says
+    assert (told in says, not_told in says) == (True, False), says
+
+
+def test_the_run_after_one_that_failed_counts_where_it_went_well(tmp_path: Path) -> None:
+    start = "2026-11-22 16:09:24.6: I tensorflow/core/platform/cpu_feature_guard.cc:193] Built.\n"
+    failed = f"{start}Serving the model\nAddress already in use\n"
+    served = "".join(f"POST /extract {n} 200\n" for n in range(40))
+    log = tmp_path / "x.log"
+    for text, found in ((failed, True), (failed + served, True), (failed + start + served, False)):
+        log.write_text(text)
+        diagnosis = diagnose(own_rules(), [Source(path=log)])
+        assert (diagnosis.cause is not None) is found, text
+    assert "x.log:3: an earlier run in it had ended with: Address" in diagnosis.notes[0]
