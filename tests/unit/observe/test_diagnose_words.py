@@ -376,6 +376,14 @@ ERROR: Unexpected bus error encountered in worker.
 RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
 """
 TAKEN = "Process 4711 has 70.10 GiB memory in use."
+WANDB = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 3, in read
+AssertionError: File not found: data/signs.yaml
+requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://api.wandb.ai/graphql
+wandb.errors.CommError: Permission denied, ask the project owner to grant you access
+"""
+OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memory in use."
 
 
 @pytest.mark.parametrize(
@@ -392,10 +400,28 @@ TAKEN = "Process 4711 has 70.10 GiB memory in use."
             "asked for.",
         ),
         (
-            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {TAKEN}",
+            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {OTHERS}",
             "cuda-out-of-memory",
             f"free. {TAKEN}",
         ),
+        (  # in a container it may be its own, under another number
+            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {TAKEN}",
+            "cuda-out-of-memory",
+            "did not have free.",
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
+            "rank-killed",
+            "killed the DataLoader worker process 4711 with SIGKILL.",
+        ),
+        (
+            "run.sh: line 5: 19817 Killed                  python train.py --big",
+            "rank-killed",
+            "killed the process 19817 python train.py with SIGKILL.",
+        ),
+        ("AttributeError: module 'numpy' has no attribute 'arrange'", "call-unfit", "misspelt"),
+        ("AttributeError: module 'numpy' has no attribute 'float_'", "numpy-version", "NumPy 1"),
+        (WANDB, "file-not-found", "A process wanted data/signs.yaml,"),
         (
             BROKEN,
             "file-broken",
