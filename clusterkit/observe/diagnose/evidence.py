@@ -164,6 +164,8 @@ _LATER = 150
 """Good lines after an exception that are of a later process: the one that raised it has ended."""
 _SOON = 30
 """Good lines before another exception that are of the program after one that never began."""
+_RESTARTED = 10
+"""Good lines after a program has started again, by which it got further than the run before."""
 _BEGUN = 3
 """Good lines before an exception in another script that are of its own."""
 _CONTINUED = 2
@@ -612,7 +614,8 @@ def began_again(hit: Hit, startups: Iterable[tuple[str, int]], size: int) -> boo
     starts = list(startups)
     before = {words for words, at in starts if at < hit.offset}
     again = any(words in before for words, at in starts if at > hit.last)
-    return again and hit.rank is None and _many_good_after(hit, _SOON) and ends_well(hit, size)
+    well = again and hit.rank is None and _many_good_after(hit, _RESTARTED)
+    return well and ends_well(hit, size, _LAST // 2)
 
 
 def other_script_after(hit: Hit, later: Hit) -> bool:
@@ -638,18 +641,27 @@ def survived(hit: Hit, size: int) -> bool:
     return any(bars.get(bar["bar"]) == bar["of"] == bar["done"] for bar in after)
 
 
-def ends_well(hit: Hit, size: int) -> bool:
-    """Tell whether the last lines of a file of `size` bytes tell of no failure.
+def ends_well(hit: Hit, size: int, count: int = _LAST) -> bool:
+    """Tell whether the last `count` lines of a file of `size` bytes tell of no failure.
 
     What a program says of many things in turn, before a good last word, is none of its own.
     """
     last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)
-    told = [line for line in last if re.search(r"\w", line)][-_LAST:]
+    told = [line for line in _but_warnings(last) if re.search(r"\w", line)][-count:]
     bad = {_DIGITS.sub("", line) for line in told if _BAD.search(line)}
     if not bad:
         return True
     forms = Counter(_DIGITS.sub("", line) for line in last)
     return not _BAD.search(told[-1]) and all(forms[form] >= _IN_TURN for form in bad)
+
+
+def _but_warnings(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that are not of a warning of Python, nor of the source below one."""
+    warned = False
+    for line in lines:
+        if not (of_warning := _WARNS.search(line) is not None) and not (warned and line[0] == " "):
+            yield line
+        warned = of_warning
 
 
 def good_after(hit: Hit) -> int:

@@ -187,6 +187,7 @@ def test_the_run_after_one_that_failed_counts_where_it_went_well(tmp_path: Path)
     start = "2026-11-22 16:09:24.6: I tensorflow/core/platform/cpu_feature_guard.cc:193] Built.\n"
     failed = f"{start}Serving the model\nAddress already in use\n"
     served = "".join(f"POST /extract {n} 200\n" for n in range(40))
+    served += "/env/rank.py:161: RuntimeWarning: Mean of empty slice\n  norm(axis=0)\nPOST 200\n"
     log = tmp_path / "x.log"
     for text, found in ((failed, True), (failed + served, True), (failed + start + served, False)):
         log.write_text(text)
