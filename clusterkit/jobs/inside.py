@@ -19,11 +19,12 @@ from typing import Any
 
 from clusterkit.core import files
 from clusterkit.core.data import read_template
-from clusterkit.core.errors import RemoteError, UserError, choices_hint
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ContainerRuntime
 from clusterkit.core.records import object_of, text_of
 from clusterkit.executors.slurm.states import components_of
 from clusterkit.executors.ssh.layout import read_layout
+from clusterkit.jobs.node_names import choose_node
 from clusterkit.jobs.nodes import Subject, agents_at_work, het_group, of_job, require_running
 from clusterkit.jobs.state.load import Job
 from clusterkit.preflight.hosts import LOCALHOST
@@ -87,30 +88,14 @@ def place_in(job: Job, node: str | None) -> Place:
     require_running(job)
     components = components_of(job.submission.job_id or "") if job.submission.kind.scheduled else ()
     names = _names_of(job, components)
-    known = tuple(dict.fromkeys(names.values()))
-    runtime = _runtime_of(job)
     options = {
         name: het_group(number, components)
         for number, nodes in enumerate(components)
         for name in nodes
     }
-    if node is not None and node in known:
-        return Place(job=job, node=node, rank=None, runtime=runtime, options=options.get(node, ()))
-    rank = 0 if node is None else _number(node)
-    if rank not in names:
-        raise UserError(
-            f"--node {node or 0}: no such node of this job",
-            hint=choices_hint(node or "", known)
-            if rank is None
-            else f"they are counted from 0 to {max(names, default=0)}",
-        )
-    name = names[rank]
+    rank, name = choose_node("0" if node is None else node, names)
+    runtime = _runtime_of(job)
     return Place(job=job, node=name, rank=rank, runtime=runtime, options=options.get(name, ()))
-
-
-def _number(node: str) -> int | None:
-    digits = node.removeprefix("node-")
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 8 else None
 
 
 def _names_of(job: Job, components: Sequence[Sequence[str]]) -> dict[int, str]:

@@ -52,6 +52,8 @@ class Subject:
     why_unasked: str = ""
     steps: bool = False
     """Whether each refresh is a step of Slurm, which keeps a record of it."""
+    note: str = ""
+    """What is to be said of the way that was chosen."""
 
 
 def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> Subject:
@@ -97,22 +99,34 @@ def agents_at_work(run: RunFolder) -> dict[int, str]:
     return {agent.rank: agent.node for agent in read_agents(run) if agent.ended_as is None}
 
 
-def of_cluster(cluster: ClusterSpec, options: PreflightOptions) -> Subject:
+def of_cluster(
+    cluster: ClusterSpec, options: PreflightOptions, *, allocate: bool = False
+) -> Subject:
     """Return the nodes of a cluster that `options` mean.
 
     Slurm shows a user only the nodes of that user's own jobs, through a step in each of them; with
     `--via srun` nodes are asked in an allocation of their own, as preflight does, but for those
-    that are powered down.
+    that are powered down. So they are with `allocate` where the user has no job on them.
 
     Raises:
         UserError: there are no such nodes, or no job of the user's to look through.
         RemoteError: Slurm does not say which nodes there are.
     """
     refuse_nonsense(options, cluster)
-    via = via_of(options, cluster)
+    via, note = via_of(options, cluster), ""
     nodes = tuple(host.name for host in hosts_of(options, cluster, via))
     if via == "srun" and options.via is None and hosts_of_allocation(os.environ) is None:
-        return _through_own_jobs(cluster, nodes)
+        own = _through_own_jobs(cluster, nodes)
+        if own.parts:
+            return own
+        note = f"no job of yours runs on {cluster.name}"
+        if not allocate:
+            raise UserError(
+                f"{note}, and Slurm lets you in only where one does",
+                hint="--via srun allocates the nodes that are free for it; --via ssh asks all, "
+                "where ssh to nodes is allowed",
+            )
+        note += ": srun allocates the nodes that are free for this (--via srun)"
     on_slurm = cluster.kind.scheduled and via != "local"
     asleep = asleep_among(nodes) if on_slurm else {}
     nodes = tuple(node for node in nodes if node not in asleep)
@@ -131,6 +145,7 @@ def of_cluster(cluster: ClusterSpec, options: PreflightOptions) -> Subject:
         unasked=tuple(asleep),
         why_unasked=", ".join(dict.fromkeys(asleep.values())),
         steps=via == "srun",
+        note=note,
     )
 
 
@@ -194,12 +209,6 @@ def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
         if mine:
             options = (f"--het-group={number}",) if component else ()
             parts.append(_step(tuple(mine), leader if component else job_id, *options))
-    if not parts:
-        raise UserError(
-            f"no job of yours runs on {cluster.name}, and Slurm lets you in only where one does",
-            hint="--via srun allocates the nodes that are free for it; --via ssh asks all, "
-            "where ssh to nodes is allowed",
-        )
     return Subject(
         cluster=cluster.name,
         parts=tuple(parts),

@@ -70,7 +70,8 @@ class JobOptions:
     sync_limit: Annotated[int | None, Option("MIB",
         "How much may be copied to each node, and back: MiB, 500 by default.", "500")] = None
     set: Annotated[Mapping[str, object], Option("K=V",
-        "sbatch.KEY=VALUE or FRAMEWORK.KEY=VALUE; repeatable.",
+        "sbatch.KEY=VALUE or FRAMEWORK.KEY=VALUE; repeatable. torchrun.tee=3 labels each line of "
+        "output with its rank, for logs --rank.",
         "{sbatch.nice: 100}", "Settings")] = field(default_factory=dict)
     ds_preset: Annotated[str | None, Option("NAME",
         "DeepSpeed configuration: zero1, zero2, zero2-fp16, zero2-offload, zero3, zero3-auto, "

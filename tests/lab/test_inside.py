@@ -68,6 +68,12 @@ def test_a_command_runs_as_a_process_of_the_job(desk: Desk, cluster: str) -> Non
         assert done.returncode == 7
         named = desk.clusterkit("exec", job, "--node", "n2", "--", "sh", "-c", "echo $CK_NODE_RANK")
         assert named.stdout == "1\n", named.stderr
+        for node in ("n2", "n[2]"):
+            printed = desk.clusterkit("logs", job, "--node", node)
+            assert printed.returncode == 0, printed.stderr
+            assert "[node-" not in printed.stdout
+        wrong = desk.clusterkit("logs", job, "--node", "n9")
+        assert "--node n9: no such node of this job" in wrong.stderr
 
         everywhere = desk.clusterkit(
             "exec",
@@ -193,3 +199,10 @@ def test_nodes_print_once_what_they_print_alike(desk: Desk) -> None:
     slow = desk.clusterkit("nodes", "run", "--cluster", "rack", "--timeout", "1", "sleep", "30")
     assert "it had not ended after 1 s" in slow.stderr
     assert slow.returncode == 1
+
+
+def test_a_command_runs_on_the_free_nodes_of_slurm_without_a_job(desk: Desk) -> None:
+    done = desk.clusterkit("nodes", "run", "--cluster", "lab", "--", "echo", "same")
+    assert done.returncode == 0, done.stderr
+    assert "no job of yours runs on lab: srun allocates" in done.stderr
+    assert done.stdout.splitlines()[1:] == ["  same"]

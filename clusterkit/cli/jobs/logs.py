@@ -30,6 +30,7 @@ from clusterkit.jobs.document import array_document, batch_output, counted, logs
 from clusterkit.jobs.logs import Keep, read_logs
 from clusterkit.jobs.logs import follow as follow_output
 from clusterkit.jobs.nccl_network import NcclLog
+from clusterkit.jobs.node_names import choose_node, known_names, node_number
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 if TYPE_CHECKING:
@@ -51,13 +52,13 @@ def logs(
             "--follow has no end that one JSON document could wait for",
             hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
         )
-    chosen = _node(node) if node is not None else None
     named = runs_named(job)
-    if named.array and not follow and chosen is None and rank is None:
+    if named.array and not follow and node is None and rank is None:
         _of_array(named.array, named.runs, tail, as_json=json)
         return
     run = run_named(job) if named.array else named.runs[0]
     note_owner(run)
+    chosen = _node(run, node) if node is not None else None
     if rank is not None:
         from clusterkit.observe.diagnose.rank_lines import RankLines
 
@@ -143,14 +144,25 @@ def _say_of_nothing(job: Job) -> None:
     console.say(*batch)
 
 
-def _node(node: str) -> int:
-    """Return the number of a node as it is typed (`0`) or as its lines begin (`node-0`)."""
-    number = node.removeprefix("node-")
-    if not (number.isascii() and number.isdigit()):
+def _node(run: RunFolder, node: str) -> int:
+    """Return the number of a node: as it is typed, as its lines begin (`node-0`), or by its name.
+
+    Raises:
+        UserError: no node of the job has that name, or several have.
+        RemoteError: Slurm does not say which nodes the job has.
+    """
+    number = node_number(node)
+    if number is not None:
+        return number
+    names = known_names(load_job(run))
+    _, name = choose_node(node, names)
+    first, *others = sorted(number for number, known in names.items() if known == name)
+    if others:
         raise UserError(
-            f"--node {node}: nodes are chosen by their number", hint="--node 0 is the first"
+            f"--node {node}: nodes {first} to {others[-1]} of this job are there",
+            hint=f"by its number: --node {first}",
         )
-    return int(number)
+    return first
 
 
 def follow_run(

@@ -78,9 +78,9 @@ def run(
 ) -> None:
     """Run a command on all nodes at once, and print once what they print alike.
 
-    On Slurm through your own jobs, or with `--via srun` in an allocation of
-    its own. The command gets no input and no shell: where it needs one,
-    `-- sh -c '...'`.
+    On Slurm through your own jobs; where you have none, in an allocation of
+    the free nodes (`--via srun`). The command gets no input and no shell:
+    where it needs one, `-- sh -c '...'`.
 
     Exit code 0 if it was 0 on all nodes, else 1.
     """
@@ -90,7 +90,10 @@ def run(
     from clusterkit.preflight.request import PreflightOptions
 
     require_time(timeout)
-    subject = of_cluster(load_settings().cluster(cluster), PreflightOptions(hosts=hosts, via=via))
+    options = PreflightOptions(hosts=hosts, via=via)
+    subject = of_cluster(load_settings().cluster(cluster), options, allocate=True)
+    if subject.note:
+        console.note(subject.note)
     report(command, run_on(subject, command, timeout_s=timeout), as_json=json)
 
 

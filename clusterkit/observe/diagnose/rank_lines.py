@@ -46,6 +46,7 @@ class RankLines:
         once = submission is not None and submission.once
         self.rank = rank
         self.framework = text_of(plan, "framework")
+        self._key = run.key
         self.node: int | None = None
         """The node that the rank is on; None where its lines may be in any log."""
         self.own = 0
@@ -86,7 +87,8 @@ class RankLines:
     def advice(self) -> str:
         """How lines come to name their rank, and where all of them are."""
         if self.framework in _TEE and self._local:
-            how = f"submit or rerun with --set {self.framework}.tee=3"
+            tee = f"--set {self.framework}.tee=3"
+            how = f"submit with {tee}, or clusterkit rerun {self._key} {tee}"
         else:
             how = "let the script begin its lines with [rank N]"
         node = f"; all lines of its node: --node {self.node}" if self.node is not None else ""

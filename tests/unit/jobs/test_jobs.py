@@ -474,6 +474,37 @@ def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None
         list(read_logs(run, 5))
 
 
+def test_logs_take_the_name_of_a_node_as_well(tmp_path: Path) -> None:
+    """The names are those that the nodes have reported; none may be taken for another."""
+    run = make_run(tmp_path)
+    for number in (0, 1):
+        files.write_text(run.log(number), f"output {number}\n")
+        node_results.write_result(run, node(number), attempt=0, n_nodes=2)
+    for name in ("n1", "n[1]", "1", "node-1"):
+        assert typed_in(tmp_path, "logs", str(run.path), "--node", name).stdout == "output 1\n"
+    refused = {
+        "n11": ("--node n11: no such node of this job", "did you mean 'n1'?"),
+        "gpu": ("--node gpu: no such node of this job", "known: n0, n1"),
+        "n[0-1]": ("--node n[0-1]: 2 nodes", "name one"),
+        "2": ("no node 2: the job has output of 2", "nodes count from 0"),
+    }
+    for name, (message, hint) in refused.items():
+        wrong = typed_in(tmp_path, "logs", str(run.path), "--node", name)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert message in wrong.stderr
+        assert hint in wrong.stderr
+
+
+def test_a_name_that_several_nodes_have_chooses_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path, kind=ClusterKind.LOCAL)
+    for number in (0, 1):
+        one = dataclasses.replace(node(number), node="here")
+        node_results.write_result(run, one, attempt=0, n_nodes=2)
+    wrong = typed_in(tmp_path, "logs", str(run.path), "--node", "here")
+    assert "nodes 0 to 1 of this job are there" in wrong.stderr
+    assert "by its number: --node 0" in wrong.stderr
+
+
 def ranked(
     folder: Path, *logs: str, slots: int = 2, once: bool = False, **changes: object
 ) -> RunFolder:
@@ -566,7 +597,8 @@ def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
     refused = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
     assert refused.returncode == 2
     assert "no line says which rank printed it" in refused.stderr
-    assert "--set torchrun.tee=3" in refused.stderr
+    again = f"clusterkit rerun {run.key} --set torchrun.tee=3"
+    assert f"to label them, submit with --set torchrun.tee=3, or {again}" in refused.stderr
     run.log(1).write_text("[rank2]: a\nloss 3\n")
     other = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
     assert other.returncode == 0
@@ -682,7 +714,7 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert ck("logs", "latest").stdout == "[node-0] hello\n[node-1] hello\n"
     for node_1 in ("1", "node-1"):
         assert ck("logs", "latest", "-f", "--node", node_1).stdout == "hello\n"
-    assert "--node 0 is the first" in ck("logs", "latest", "--node", "n1").stderr
+    assert "known: node-0, node-1" in ck("logs", "latest", "--node", "n1").stderr
     table = ck("status")
     assert table.returncode == 0
     assert all(len(line) <= 80 for line in table.stdout.splitlines())

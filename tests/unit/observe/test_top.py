@@ -444,7 +444,11 @@ def test_a_slurm_cluster_is_looked_at_through_the_users_own_jobs(slurm: Path) ->
     (slurm / "jobs").write_text("")
     with pytest.raises(UserError, match=r"(?s)no job of yours runs on big.*--via srun"):
         of_cluster(cluster, PreflightOptions())
-    assert of_cluster(cluster, PreflightOptions(via="srun")).order == ("n1", "n2", "n3", "n4")
+    asked = of_cluster(cluster, PreflightOptions(via="srun"))
+    assert (asked.order, asked.note) == (("n1", "n2", "n3", "n4"), "")
+    by_itself = of_cluster(cluster, PreflightOptions(), allocate=True)  # nodes run
+    assert by_itself.order == ("n1", "n2", "n3", "n4")
+    assert by_itself.note.startswith("no job of yours runs on big: srun allocates")
 
 
 def test_this_machine_as_typed() -> None:
