@@ -39,11 +39,11 @@ def main() -> int:
 
 
 def build() -> None:
-    """Build the images that tests of containers need, in a small share of the processor time.
+    """Build the images that tests of containers need.
 
     CI begins with an engine that has nothing.
     """
-    engine = Engine(default_root(), yields=True)
+    engine = Engine(default_root())
     if os.environ.get("CI") == "true":
         engine.down()
     with (

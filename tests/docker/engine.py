@@ -22,8 +22,6 @@ from tests.docker import parts
 DEFAULT_ROOT = Path("/tmp/clusterkit-docker")
 _UP_S = 60.0
 _DOWN_S = 30.0
-_CGROUPS = Path("/sys/fs/cgroup")
-_GROUP = "clusterkit-builds"
 _GIVE_WAY = ("nice", "-n", "10")
 """Builds compile on all cores, beside tests that others run; what they start inherits this."""
 
@@ -48,8 +46,6 @@ class Engine:
     root: Path
     enter: tuple[str, ...] = ()
     """What goes before a command to run it where the engine is: in a host of the lab."""
-    yields: bool = False
-    """Whether what it runs gets half of what a process gets."""
 
     @property
     def socket(self) -> Path:
@@ -91,7 +87,6 @@ class Engine:
             # Containers reach no name server, and torch asks one for the name of each client.
             "--dns-opt=timeout:1", "--dns-opt=attempts:1",
             "--default-address-pool", f"base=10.{network}.0.0/16,size=24",
-            *(_small_share() if self.yields else ()),
         ]  # fmt: skip
         with (self.root / "log").open("ab") as log:
             process = subprocess.Popen(
@@ -196,20 +191,3 @@ class Engine:
         if self.call("image", "inspect", name).returncode:
             self.run("import", str(parts.base_tar(suite)), name)
         return name
-
-
-def _small_share() -> list[str]:
-    """Make a control group of half a process; return the flags to run containers in it.
-
-    With the least share of all, a busy machine does not build an image in half an hour. Each
-    container has a group, which a nice value inside of it does not make give way.
-    """
-    half = {_CGROUPS / "cpu" / _GROUP / "cpu.shares": 512, _CGROUPS / _GROUP / "cpu.weight": 50}
-    for share, of_all in half.items():
-        try:
-            share.parent.mkdir(exist_ok=True)
-            share.write_text(str(of_all))
-        except OSError:
-            continue
-        return ["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", f"/{_GROUP}"]
-    return []
