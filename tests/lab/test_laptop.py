@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,13 +124,19 @@ def test_init_and_checks_ask_the_cluster(laptop: Laptop) -> None:
     assert there.returncode == 2
     assert "clusterkit nodes prepare --cluster lab" in there.stderr
     theirs = laptop.folder / "venv"
-    theirs.mkdir()
-    (theirs / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (theirs / "bin").mkdir(parents=True)
+    python = theirs / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     text = (laptop.folder / "found.yaml").read_text()
     named = text.replace("    login: head", f"    venv: {theirs}\n    login: head")
     (laptop.folder / "found.yaml").write_text(named)
     prepared = laptop.clusterkit("--config-file", "found.yaml", "nodes", "prepare")
-    assert "was not made by nodes prepare" in prepared.stdout, prepared.stderr
+    assert prepared.returncode == 0, prepared.stdout
+    assert "an environment of your own, used as it is" in prepared.stdout, prepared.stderr
+    nothing = laptop.clusterkit("--config-file", "found.yaml", "fetch", "latest")
+    assert "there is no clusterkit in" in nothing.stderr
+    assert "head: head: " not in nothing.stderr
 
     checked = laptop.clusterkit("preflight", "--nodes", "2", "--html", "page.html", "--json")
     assert json.loads(checked.stdout)["usable"] == ["n1", "n2"], checked.stderr

@@ -90,7 +90,8 @@ def _asked(way: Relay, node: LoginNode, job: str, path: str | None) -> tuple[str
         lines = answer.errors.strip().splitlines() or [f"exit code {answer.code}"]
         told = next((line for line in lines if line.startswith("error: ")), lines[-1])
         hint = next((line[6:] for line in lines if line.startswith("hint: ")), None)
-        raise RemoteError(told.removeprefix("error: "), node=node.name, hint=hint)
+        message = told.removeprefix("error: ").removeprefix(f"{node.name}: ")
+        raise RemoteError(message, node=node.name, hint=hint)
     if PurePosixPath(run_id).name != run_id or run_id in {".", ".."}:
         raise RemoteError(f"answers nonsense: a run {shlex.quote(run_id[:80])}", node=node.name)
     return run_id, folder, [*names]

@@ -52,12 +52,10 @@ def render(
     kinds = check_kinds(only or ())
     kind = options.get("script")
     if kind in KINDS and not Path(kind).exists():
-        rest = shlex.join(options.get("args") or ("SCRIPT",))
-        raise UserError(
-            f"{kind} is a kind of file, not a script",
-            hint=f"clusterkit render --only {kind} {rest}",
-            key="script",
-        )
+        raise _not_a_script(kind, options.get("args") or ())
+    named = bool(kind or options.get("job"))
+    if not named and [*kinds] == ["config"]:
+        options = {**options, "script": "train.py"}  # no configuration depends on it
     request = request_of(options, verb="render")
     sweep = request.sweep()
     if sweep is not None:
@@ -73,9 +71,7 @@ def render(
         return
     plan = request.plan()
     warn_of_script(plan)
-    here = service is None and plan.script_kind.is_file
-    if here and not (Path(plan.workdir) / plan.script).is_file():
-        console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
+    _warn_if_missing(plan, named=named and service is None)
     rendered = render_files(plan, only=kinds, service=service)
     if diff:
         _diff(rendered, output, as_json=json)
@@ -88,6 +84,21 @@ def render(
         _write(rendered, output)
     for kind in kinds if only else ():
         _explain_absence(kind, plan, rendered, service)
+
+
+def _warn_if_missing(plan: LaunchPlan, *, named: bool) -> None:
+    """Warn where a script that the user has `named` is not where the job looks for it."""
+    if named and plan.script_kind.is_file and not (Path(plan.workdir) / plan.script).is_file():
+        console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
+
+
+def _not_a_script(kind: str, args: Sequence[str]) -> UserError:
+    rest = args or (() if kind == "config" else ("SCRIPT",))
+    return UserError(
+        f"{kind} is a kind of file, not a script",
+        hint=shlex.join(["clusterkit", "render", "--only", kind, *rest]),
+        key="script",
+    )
 
 
 def _render_array(

@@ -41,7 +41,8 @@ def prepare(
     """Make or update the virtual environment on every node.
 
     Of a cluster that has `login`, that is on the login node.
-    Nodes that have it already are left alone. Exit code 1 where one is not ready.
+    Nodes that have it already are left alone; an environment that you have
+    made yourself is only checked. Exit code 1 where one is not ready.
     """
     from clusterkit.config.load import load_settings
     from clusterkit.transport.sync.ingredients import read_ingredients

@@ -99,29 +99,25 @@ def _on_login_node(node: LoginNode, ingredients: Ingredients) -> dict[str, Prepa
 def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
     helper = Helper(session, ingredients.python)
     stamp_file = f"{ingredients.venv}/clusterkit-stamp.json"
-    config = f"{ingredients.venv}/pyvenv.cfg"
+    python = f"{ingredients.venv}/bin/python"
     seen = helper.ask(
         "look",
         place=ingredients.venv,
         read=stamp_file,
-        need=[config],
+        need=[python],
         lock=True,
         trusted=[f"{ingredients.venv}{_INPUTS}"],
     )
-    version = _require_python(seen, ingredients)
-    if seen["full"] and seen["missing"] and not seen["text"]:
-        raise RemoteError(
-            f"{seen['place']} is not a virtual environment, and not empty",
-            hint="set `venv:` of the cluster to a folder that does not exist yet",
-        )
-    stamp = ingredients.stamp(seen["python"])
     made = files.parse_json((seen["text"] or "").encode()) or {}
     if seen["full"] and not made:  # another Python than the one that made it would break it
-        raise RemoteError(
-            f"{seen['place']} is a virtual environment that was not made by nodes prepare",
-            hint="set `venv:` of the cluster to a folder that does not exist yet",
-        )
-    python = f"{ingredients.venv}/bin/python"
+        if seen["missing"]:
+            raise RemoteError(
+                f"{seen['place']} is not a virtual environment, and not empty",
+                hint="set `venv:` of the cluster to one, or to a folder that does not exist yet",
+            )
+        return _checked(helper, python, ingredients)
+    version = _require_python(seen, ingredients)
+    stamp = ingredients.stamp(seen["python"])
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
     _require_room(seen, ingredients)
@@ -147,6 +143,24 @@ def _prepare(session: Session, ingredients: Ingredients) -> Prepared:
         )
     helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
     return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
+
+
+def _checked(helper: Helper, python: str, ingredients: Ingredients) -> Prepared:
+    """Return a node whose `venv:` is an environment that we have not made, and do not change."""
+    what, hint = f"{ingredients.venv} was not made by nodes prepare", None
+    if ingredients.wheels or ingredients.requirements is not None:
+        what += ", which installs nothing in it"
+        hint = "leave --wheels and --requirements out"
+    elif (there := _proven(helper, python)) != __version__:
+        what += f", and has clusterkit {there}" if there else ", and cannot import clusterkit"
+        hint = f"install clusterkit {__version__} in it"
+    if hint is not None:
+        raise RemoteError(
+            what, hint=f"{hint}; or set `venv:` of the cluster to a folder that does not exist yet"
+        )
+    version = cut(str(helper.ask("run", argv=[python, "-V"])["said"]).strip(), _LONGEST)
+    detail = f"{version}; an environment of your own, used as it is"
+    return Prepared(node=helper.node, readiness=Readiness.UP_TO_DATE, detail=detail)
 
 
 def _require_python(seen: dict[str, Any], ingredients: Ingredients) -> str:

@@ -138,6 +138,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("rm",), ["no such command 'rm'", "clusterkit status JOB --json (run_dir is"]),
         (("render", "sbatch", "train.py"), ["hint: clusterkit render --only sbatch train.py"]),
         (("render", "compose"), ["hint: clusterkit render --only compose SCRIPT"]),
+        (("render", "config"), ["hint: clusterkit render --only config"]),
         (
             ("submit", *TORCHRUN, "true && echo b"),
             ["hint: a line of shell: clusterkit submit ... -- bash -c 'true && echo b'"],
@@ -362,6 +363,15 @@ def test_a_time_limit_that_may_be_meant_in_hours(desk: Path, time: str, said: st
     assert done.returncode == 0
     assert said in done.stderr
     assert ("hours:" in done.stderr) == bool(said)
+
+
+def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:
+    words = ("--framework", "deepspeed", "--ds-preset", "zero3", "--only", "config", "--stdout")
+    done = run(desk, "render", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(desk, "render", *words, "train.py").stdout
+    both = run(desk, "render", *words, "--only", "node")
+    assert "no training script" in both.stderr
 
 
 def test_render_writes_and_diff_tells_what_changed(desk: Path) -> None:

@@ -270,6 +270,29 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     assert (data / "precious").exists()
 
 
+def test_an_environment_of_ones_own_is_checked_and_left_alone(here: SessionHere) -> None:
+    """Also one in a folder where nobody else could make anything, such as /opt."""
+    python = here.home / "own" / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    wanted = Ingredients(venv="~/own/env", python=sys.executable, files=manifest_of({}))
+    done = virtualenv._prepare(here, wanted)
+    assert done.readiness is virtualenv.Readiness.UP_TO_DATE
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert done.detail == f"Python {version}; an environment of your own, used as it is"
+    assert [path.name for path in python.parent.parent.iterdir()] == ["bin"]
+    more = dataclasses.replace(wanted, requirements="numpy\n")
+    here.leave()  # which lets the next one look
+    with pytest.raises(RemoteError, match=r"~/own/env was not made by .* installs nothing in it"):
+        virtualenv._prepare(here, more)
+    here.leave()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # and so without packages
+    with pytest.raises(RemoteError, match="cannot import clusterkit") as refused:
+        virtualenv._prepare(here, wanted)
+    assert (refused.value.hint or "").startswith("install clusterkit ")
+
+
 def test_no_environment_is_made_where_everybody_can_replace_it(here: SessionHere) -> None:
     shared = here.home / "shared"
     (shared / "venv").mkdir(parents=True)
