@@ -220,6 +220,13 @@ def model_of_config(path: Path) -> ModelShape:
     return shape_of(document, name=str(shown).rsplit("/", 1)[-1], source=str(path))
 
 
+ENCODER_DECODER = "an encoder with a decoder"
+A_FUNCTION = "name a function that returns the model: `--model package.module:factory`"
+OF_IMAGES = "a model of images"
+WITHOUT_ACTIVATIONS = (
+    "estimates are of language models; of a function that returns the model (`--model "
+    "package.module:factory`), weights and optimizer states are right, and activations are not"
+)
 _OF_IMAGES = ("image_size", "patch_size", "sample_size", "num_channels", "in_channels")
 """Keys of vision models of transformers (ViT, Swin, ResNet) and of diffusers."""
 
@@ -247,17 +254,15 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
         notes.append(f"{known}: read as a Llama, with whatever of it the file says")
     if document.get("is_encoder_decoder") is True:
         config.refuse(
-            "an encoder with a decoder is described",
-            "name a function that returns the model: `--model package.module:factory`",
+            f"{ENCODER_DECODER} is described",
+            A_FUNCTION,
             key="is_encoder_decoder",
         )
     picture = next((key for key in _OF_IMAGES if document.get(key) is not None), None)
     if picture is not None and not nested and model_type not in FAMILIES:
         config.refuse(
-            "a model of images, without tokens of text, is described",
-            "estimates are of language models; of a function that returns the model (`--model "
-            "package.module:factory`), weights and optimizer states are right, and activations "
-            "are not",
+            f"{OF_IMAGES}, without tokens of text, is described",
+            WITHOUT_ACTIVATIONS,
             key=picture,
         )
     shape = completed(_plain(config, name=name), model_type, config)

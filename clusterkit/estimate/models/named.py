@@ -13,7 +13,14 @@ from typing import Any
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, did_you_mean
-from clusterkit.estimate.models.model_config import llama_ffn, shape_of
+from clusterkit.estimate.models.model_config import (
+    A_FUNCTION,
+    ENCODER_DECODER,
+    OF_IMAGES,
+    WITHOUT_ACTIVATIONS,
+    llama_ffn,
+    shape_of,
+)
 from clusterkit.estimate.shapes import ModelShape
 
 _VERSIONS = frozenset(
@@ -21,6 +28,22 @@ _VERSIONS = frozenset(
     | {"v0.1", "4k", "8k", "128k", "17b", "16e", "128e"}
 )
 """Words in the names of models that change nothing of their shape."""
+
+_OTHER_KINDS = (
+    (
+        re.compile(r"(m|by|um|long|code)?t5|ul2|m?bart|pegasus|marian|opus|nllb|m2m100|whisper"),
+        ENCODER_DECODER,
+        A_FUNCTION,
+    ),
+    (
+        re.compile(
+            r"(vit|deit|beit|swin|dinov?|resnet|convnext|efficientnet|unet|dit)[0-9]*|diffusion|sdxl"
+        ),
+        OF_IMAGES,
+        WITHOUT_ACTIVATIONS,
+    ),
+)
+"""Words in the names of models that are none of text with one stack of blocks, by kind."""
 
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
@@ -48,7 +71,7 @@ def model_named(text: str) -> ModelShape:
     A size alone, `7b`, names a Llama of that size, as `--params` does.
 
     Raises:
-        UserError: no model of that name is known.
+        UserError: no model of that name is known, or it is of a kind that is not estimated.
     """
     if amount(text) is not None:
         return model_of_params(text)
@@ -56,6 +79,10 @@ def model_named(text: str) -> ModelShape:
     by_key = {_key(name): name for name in presets}
     name = by_key.get(_key(text)) or by_key.get(_key(_without_version(text)))
     if name is None:
+        words = re.split(r"[-_ .]", text.strip().rsplit("/", 1)[-1].lower())
+        for known, kind, hint in _OTHER_KINDS:
+            if any(map(known.fullmatch, words)):
+                raise UserError(f"{text!r} is {kind}", hint=hint)
         raise UserError(
             f"no model of the name {text!r} is known",
             hint=f"{_like(text)}\n  or give its config.json, or its size: --params 7B",

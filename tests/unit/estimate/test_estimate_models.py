@@ -195,6 +195,27 @@ def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> No
 
 
 @pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("google/flan-t5-xl", "'google/flan-t5-xl' is an encoder with a decoder"),
+        ("bart-large", "an encoder with a decoder"),
+        ("openai/whisper-large-v3", "an encoder with a decoder"),
+        ("google/vit-base-patch16-224", "a model of images"),
+        ("resnet50", "a model of images"),
+        ("stable-diffusion-xl", "a model of images"),
+    ],
+)
+def test_models_of_another_kind_are_refused_by_name_and_not_taken_for_one_near(
+    asked: str, said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        model_named(asked)
+    assert said in str(caught.value)
+    assert "package.module:factory" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("asked", "params"),
     [
         ("7B", 7_000_000_000),
