@@ -25,7 +25,7 @@ _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was no
 def topic_of(word: str) -> Topic | None:
     """Return what is known of a word that is no topic; None for nothing."""
     ways: tuple[Callable[[str], Topic | None], ...]
-    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _strategies, _error)
+    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _strategies, _error, _flag_of_estimate)
     for way in ways:
         with suppress(UserError):
             if (topic := way(word.strip())) is not None:
@@ -42,12 +42,16 @@ def _verb(word: str) -> Topic | None:
     return Topic(name=name, summary=about[0], text=paragraphs(*about, more))
 
 
-def _flag(word: str) -> Topic | None:
+def _flag_of_estimate(word: str) -> Topic | None:
+    return _flag(word, "estimate")
+
+
+def _flag(word: str, verb: str = "submit") -> Topic | None:
     name = "--" + word.lower().lstrip("-").replace("_", "-")
-    for option in command_of("submit").params:
+    for option in command_of(verb).params:
         if name in option.opts:
             about = " ".join(str(getattr(option, "help", "")).split())
-            text = paragraphs(about, "A flag of `clusterkit submit`.")
+            text = paragraphs(about, f"A flag of `clusterkit {verb}`.")
             return Topic(name=name, summary=about, text=text)
     return None
 

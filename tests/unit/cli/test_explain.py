@@ -128,6 +128,7 @@ def test_what_people_ask_for(word: str, said: str) -> None:
         ("submit", "clusterkit submit --help"),
         ("lint_env", "Lint NCCL"),
         ("restarts", "A flag of `clusterkit submit`"),
+        ("power-limit", "A flag of `clusterkit estimate`"),
         ("exit codes", "130 interrupted"),
         ("137", "SIGKILL: mostly out of memory"),
         ("SIGTERM", "cancelled, out of time"),
