@@ -83,3 +83,15 @@ def test_too_few_steps_measure_nothing(tmp_path: Path) -> None:
         run.communicate(timeout=120)
     assert run.returncode != 0
     assert not path.exists()
+
+
+def test_adasum_without_mpi_is_refused_also_by_a_horovod_with_nccl() -> None:
+    pytest.importorskip("horovod")
+    pretend = "import horovod.torch as hvd, runpy; hvd.nccl_built = lambda: 22708"
+    script = str(ROOT / "examples" / "train_horovod.py")
+    run = f"{pretend}; runpy.run_path({script!r}, run_name='__main__')"
+    words = [sys.executable, "-c", run, "--adasum", "--steps", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2, done.stdout
+    assert "--adasum needs ranks that MPI starts: horovod_controller: mpi" in done.stderr
