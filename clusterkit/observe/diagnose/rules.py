@@ -201,6 +201,13 @@ class Rule:
         """Whether it asks for more than its line."""
         return not all(map(gathers, self.near)) or bool(self.frame) or self.compare is not None
 
+    @property
+    def by_line(self) -> bool:
+        """Whether its line alone is a find, wherever it stands; what is around may tell more."""
+        around = not self.near or any(pattern.text == "." for pattern in self.near)
+        alone = not self.frame and self.compare is None and self.times == 1
+        return around and alone and not self.closing
+
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
         found = self._search(text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from textwrap import shorten
 
@@ -72,6 +74,18 @@ _STEPS = 2
 """From so many steps after a cause on it is in doubt: one may be printed late."""
 _DOUBT = "But steps stand after it: it may not be what ended the job."
 _PRINTED = "But a library printed it itself, and may have gone on until the job was ended."
+_GENERAL = 8
+"""Rules of last lines up to this priority know errors in general, and not what is wrong."""
+_PASSES_ON = re.compile(r"\b(?i:error|failed|crashed|exception)\b")
+_SAYS = re.compile(r": +(?:(?:\w+\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): )?| - |\] +")
+"""What stands between such a word, up to so many characters behind it, and the message."""
+_SAYS_WITHIN = 100
+_CLASSES = (
+    *("RuntimeError", "ModuleNotFoundError", "ImportError", "FileNotFoundError", "OSError"),
+    *("ValueError", "TypeError", "AttributeError", "IndexError"),
+)
+"""Classes of exceptions whose messages rules know."""
+_LAST_LINES = "It stands among the last lines of the log, so that it may be what ended the job."
 _LONGEST_NOTE = 160
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
@@ -183,8 +197,9 @@ def diagnose(
         sole = (root.rule.parting or raised_in(root.hit) != ()) and not any(others)
         root = ranked(root, first, sole=sole or root.rule.id in REPORTS)
     root = root and _placed(root, events)
+    cause = _cause(_recognized(root, rules), events, known.job) if root is not None else None
     return Diagnosis(
-        cause=_cause(root, events, known.job) if root is not None else None,
+        cause=cause,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
         notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
@@ -203,6 +218,28 @@ def _last_step(scanned: Scanned) -> int | None:
         if (step := throughput.step_of(text)) is not None:
             return step
     return None
+
+
+def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
+    """Return last words that pass on the message of an exception as a find of the rule that has it.
+
+    Scripts catch what ends them, and print it without its class: `Training failed: CUDA out of`.
+    """
+    word = _PASSES_ON.search(root.hit.text) if root.rule.closing and root.hit.line else None
+    if word is None or root.rule.priority > _GENERAL:
+        return root
+    ends = _SAYS.finditer(root.hit.text, word.start(), word.end() + _SAYS_WITHIN)
+    messages = [root.hit.text[end.end() :] for end in ends]
+    causes = [one for one in rules if one.role is Role.CAUSE and one.by_line and not one.generic]
+    for message, kind in product(messages, _CLASSES):
+        text = f"{kind}: {message}"
+        found = [(one, match) for one in causes if (match := one.match(text)) is not None]
+        if found:
+            rule, match = max(found, key=lambda pair: pair[0].priority)
+            groups = {name: told for name, told in match.groupdict().items() if told}
+            rule = replace(rule, says=f"{rule.says} {_LAST_LINES}", hardware=False)
+            return replace(root, rule=rule, groups=groups)
+    return root
 
 
 def _cause(root: Event, events: Sequence[Event], job: str) -> Finding:
@@ -362,7 +399,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     rule, hit = event.rule, event.hit
     around = replace(hit, rank=hit.before)
     of_launcher = rule.role is Role.CONSEQUENCE
-    same = [other for other in events if other.rule is rule]
+    same = [other for other in events if other.rule is rule] or [event]
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
     asks = bool(hit.line) and "{place}" in rule.says

@@ -421,6 +421,19 @@ OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memor
         ),
         ("AttributeError: module 'numpy' has no attribute 'arrange'", "call-unfit", "misspelt"),
         ("AttributeError: module 'numpy' has no attribute 'float_'", "numpy-version", "NumPy 1"),
+        ("AttributeError: 'list' object has no attribute 'to'", "python-exception", "AttributeE"),
+        (
+            "Training failed: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 9 GiB total)",
+            "cuda-out-of-memory",
+            "asked for 2.00 GiB that the GPU did not have free. It stands among the last lines",
+        ),
+        ("ERROR - stopped: No module named 'lossy'", "module-missing", "find lossy."),
+        (
+            "2026-11-22 10:00:05 ERROR Failed to load it: [Errno 2] No such file or directory: 'a'",
+            "file-not-found",
+            "wanted a,",
+        ),
+        ("ERROR - the shard is not whole", "error-line", "among the last lines"),
         (WANDB, "file-not-found", "A process wanted data/signs.yaml,"),
         (
             BROKEN,
