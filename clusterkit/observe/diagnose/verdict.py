@@ -80,11 +80,9 @@ _PASSES_ON = re.compile(r"\b(?i:error|failed|crashed|exception)\b")
 _SAYS = re.compile(r": +(?:(?:\w+\.){0,8}[A-Z]\w{0,60}(?:Error|Exception): )?| - |\] +")
 """What stands between such a word, up to so many characters behind it, and the message."""
 _SAYS_WITHIN = 100
-_CLASSES = (
-    *("RuntimeError", "ModuleNotFoundError", "ImportError", "FileNotFoundError", "OSError"),
-    *("ValueError", "TypeError", "AttributeError", "IndexError"),
-)
-"""Classes of exceptions whose messages rules know."""
+_CLASSES = ("RuntimeError", "ValueError", "TypeError", "AttributeError", "IndexError")
+"""Classes of exceptions that tell nothing themselves, so that a rule knows the message."""
+_NO_MODULE = ("No module named ", "ModuleNotFoundError")
 _LAST_LINES = "It stands among the last lines of the log, so that it may be what ended the job."
 _LONGEST_NOTE = 160
 _FRAME = 4
@@ -231,7 +229,9 @@ def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
     ends = _SAYS.finditer(root.hit.text, word.start(), word.end() + _SAYS_WITHIN)
     messages = [root.hit.text[end.end() :] for end in ends]
     causes = [one for one in rules if one.role is Role.CAUSE and one.by_line and not one.generic]
-    for message, kind in product(messages, _CLASSES):
+    for message, kind in product(messages, (*_CLASSES, _NO_MODULE[1])):
+        if kind == _NO_MODULE[1] and not message.startswith(_NO_MODULE[0]):
+            continue
         text = f"{kind}: {message}"
         found = [(one, match) for one in causes if (match := one.match(text)) is not None]
         if found:

@@ -428,11 +428,7 @@ OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memor
             "asked for 2.00 GiB that the GPU did not have free. It stands among the last lines",
         ),
         ("ERROR - stopped: No module named 'lossy'", "module-missing", "find lossy."),
-        (
-            "2026-11-22 10:00:05 ERROR Failed to load it: [Errno 2] No such file or directory: 'a'",
-            "file-not-found",
-            "wanted a,",
-        ),
+        ("ERROR trainer: the file /data/val.bin is empty", "error-line", "among the last lines"),
         ("ERROR - the shard is not whole", "error-line", "among the last lines"),
         (WANDB, "file-not-found", "A process wanted data/signs.yaml,"),
         (
