@@ -42,6 +42,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
     problems = [
         *_check_sizes(job),
         *_check_nodes(job, framework),
+        *_check_exclude(job, cluster),
         *_check_environment(job, cluster),
         *_check_container(job, cluster, workdir),
         *_check_restarts(job, cluster),
@@ -122,6 +123,11 @@ def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
         yield problem("no-process", job)
     if any(count < 1 for count in job.gpus_per_node):
         yield problem("no-slot")
+
+
+def _check_exclude(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    if job.exclude and cluster.kind.shares_machine:
+        yield problem("exclude-one-machine", cluster)
 
 
 def _check_components(

@@ -39,6 +39,7 @@ WHEN = {
     Tier.ROUND_TRIP: "One round trip; nodes are compared with each other.",
     Tier.NETWORK: "Traffic between the nodes; only with --network.",
 }
+_QUESTION = re.compile(r"(?:which|what(?:-is)?)-(?=.)")
 _ALIKE = 0.8
 """With thousands of names, some other one is always a little like what was typed."""
 _ALLOW = (
@@ -73,8 +74,11 @@ def find_topic(word: str) -> Topic:
         return platforms.platform_topic(load_platform(platform.strip()))
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
-    named = folded.get(_fold(word)) or folded.get(f"{_fold(word)}s")
-    topic = topics.get(word.strip()) or named or topic_of(word)
+    called = _QUESTION.sub("", _fold(word))
+    named = folded.get(called) or folded.get(f"{called}s")
+    topic = topics.get(word.strip()) or named
+    if topic is None or (topic.group == "variables" and " " in word.strip()):  # an error's words
+        topic = topic_of(word) or topic
     if topic is None:
         pages = [name for name, topic in folded.items() if topic.group is None]
         parts = [part.removesuffix("s") for part in _fold(word).split("-")]

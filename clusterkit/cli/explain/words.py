@@ -18,6 +18,7 @@ _MOST_RULES = 8
 _SIGNALLED = 128
 _LAST_CODE = 255
 _CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=\w)", re.IGNORECASE)
+_WORD = re.compile(r"[a-z0-9]+")
 _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was not found"}
 """As a shell has it (POSIX, XCU 2.8.2)."""
 
@@ -131,6 +132,7 @@ def _strategies(word: str) -> Topic | None:
 def _error(word: str) -> Topic | None:
     """Return the rules of `diagnose` in whose name, title or examples these words stand.
 
+    Several words may stand in a name in any order, and apart: `nccl timeout`.
     In an example, which is of somebody's log, a single word of small letters says nothing of the
     error: it may be a module, a file, a person. A name such as `ncclSystemError` or `SIGBUS` does.
     """
@@ -138,11 +140,14 @@ def _error(word: str) -> Topic | None:
     if not re.search(r"(?i)[a-z]{3}", word):
         return None
     known = own_rules()
+    words = set(_WORD.findall(word.lower()))
     plain = str.islower if word.isalpha() else lambda _: False
 
     def tells(rule: Rule) -> bool:
         found = (hit[0] for text in rule.examples for hit in wanted.finditer(text))
         named = any(map(wanted.search, (rule.id, rule.title)))
+        if len(words) > 1:
+            named = named or words <= {*rule.id.split("-")}
         return named or any(not plain(hit) for hit in found)
 
     rules = [rule for rule in known if rule.id == word.lower()] or list(filter(tells, known))

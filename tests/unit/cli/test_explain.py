@@ -224,7 +224,11 @@ def test_verb() -> None:
     for words, said in (("exit-code", "128+N"), ("exit code 137", "SIGKILL")):
         assert said in runner.invoke(app, ["explain", words]).stdout
     with pytest.raises(UserError, match="hint: clusterkit explain frameworks"):
-        find_topic("which framework")
+        find_topic("another framework")
+    for words in ("which framework", "which-framework", "what is framework"):
+        assert find_topic(words).name == "frameworks"
+    assert "nccl-first-timeout" in find_topic("nccl timeout").text
+    assert find_topic("nccl_timeout").name == "NCCL_TIMEOUT"
     assert "zero3-nvme" in runner.invoke(app, ["explain", "strategies"]).stdout
     assert "H100-SXM5-80GB" in runner.invoke(app, ["explain", "gpus"]).stdout
     assert "infiniband-ndr" in runner.invoke(app, ["explain", "interconnects"]).stdout

@@ -168,6 +168,10 @@ def test_after_which_failures_a_job_may_start_again() -> None:
 def test_restarts_are_for_clusters_with_nodes_of_their_own() -> None:
     assert plan(base=RACK, restarts=2, spares=1, requeue_on="failure").restarts == 2
     refused("this one machine", "--requeue 2", base=LOCAL, nodes=1, restarts=2)
+
+
+def test_no_node_of_this_machine_can_be_left_out() -> None:
+    refused("--exclude: all nodes", "leave it out", base=LOCAL, nodes=2, exclude=("n1",))
     refused("an elastic job", "--requeue 2", base=RACK, max_nodes=3, restarts=2)
     refused("--restarts -1", base=RACK, restarts=-1)
     srun = {"launcher": "srun"}
