@@ -94,7 +94,7 @@ def _of_rank(
     elif follow:
         if not (lines.alone or lines.labels):
             console.note(f"only lines that name rank {lines.rank}", f"  {lines.advice}")
-        raise typer.Exit(follow_run(run, node=node, tail=tail, keep=keep))
+        raise typer.Exit(follow_run(run, node=node, tail=tail, keep=keep, rank=lines.rank))
     elif not _print(_shown(run, read_logs(run, node, tail=tail, keep=keep))) and not lines.own:
         _refuse_mixed(lines)
         if not (lines.labelled or lines.unlabelled):
@@ -166,11 +166,16 @@ def _node(run: RunFolder, node: str) -> int:
 
 
 def follow_run(
-    run: RunFolder, *, node: int | None = None, tail: int | None = None, keep: Keep | None = None
+    run: RunFolder,
+    *,
+    node: int | None = None,
+    tail: int | None = None,
+    keep: Keep | None = None,
+    rank: int | None = None,
 ) -> int:
     """Print the output of a job until it is over; return the exit code of the verb.
 
-    Ctrl-C ends the looking on, not the job.
+    Ctrl-C ends the looking on, not the job, and tells how to come back to this node or `rank`.
     """
 
     def changed(job: Job) -> None:
@@ -183,8 +188,10 @@ def follow_run(
         job = load_job(run)
     except KeyboardInterrupt:
         name = name_of(load_job(run))
+        chosen = f" --node {node}" if node is not None else ""
+        chosen = f" --rank {rank}" if rank is not None else chosen
         console.note(
-            f"\n{name} is still running\n  come back  clusterkit logs -f {name}\n"
+            f"\n{name} is still running\n  come back  clusterkit logs -f {name}{chosen}\n"
             f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED

@@ -21,6 +21,7 @@ import typer
 from clusterkit.cli.diagnose.report import not_again
 from clusterkit.cli.frame.job_args import values_text
 from clusterkit.cli.jobs.cancel import cancel
+from clusterkit.cli.jobs.logs import follow_run
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
 from clusterkit.cli.jobs.wait import _rows, wait, wait_for_runs, worst
 from clusterkit.core import files
@@ -493,6 +494,25 @@ def test_logs_take_the_name_of_a_node_as_well(tmp_path: Path) -> None:
         assert (wrong.returncode, wrong.stdout) == (2, "")
         assert message in wrong.stderr
         assert hint in wrong.stderr
+
+
+def test_who_comes_back_to_a_rank_or_a_node_is_told_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterkit.cli.jobs.logs.follow_output", interrupted)
+    run = make_run(tmp_path)
+    for number in (0, 1):
+        node_results.write_result(run, node(number), attempt=0, n_nodes=2)
+    for chosen, told in (
+        ({"node": 1, "rank": 3}, " --rank 3"),
+        ({"node": 1}, " --node 1"),
+        ({}, ""),
+    ):
+        assert follow_run(run, **chosen) == 130
+        assert f"come back  clusterkit logs -f 7{told}\n" in capsys.readouterr().err
 
 
 def test_a_name_that_several_nodes_have_chooses_none(tmp_path: Path) -> None:
