@@ -296,7 +296,7 @@ def busy(lab: Lab, node: str) -> Iterator[None]:
         wait_for_state(lab, "idle", node)
 
 
-def wait_for_state(lab: Lab, state: str, *nodes: str, within_s: float = 30.0) -> None:
+def wait_for_state(lab: Lab, state: str, *nodes: str, within_s: float = 120.0) -> None:
     """Wait until Slurm says this of all the nodes."""
     sinfo = ["sinfo", "--Node", "--noheader", f"--nodes={','.join(nodes)}", "--format=%T"]
     deadline = time.monotonic() + within_s

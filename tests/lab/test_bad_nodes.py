@@ -13,7 +13,7 @@ import pytest
 import clusterkit
 from clusterkit.core import version
 from tests.helpers.lab_faults import mounted, sshd_changed
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, is_soon, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -88,8 +88,8 @@ def test_a_run_folder_that_is_removed_ends_the_job_on_all_nodes(
     await_true(started(run))
     began = time.monotonic()
     shutil.rmtree(run.path)
-    await_true(lambda: not cluster.left(run))
-    assert time.monotonic() - began < 30
+    await_true(lambda: not cluster.left(run))  # their commands take longer
+    assert is_soon(lab, time.monotonic() - began)
     code, _ = cluster.ck("status", run.run_id)
     assert code == 2
     listed = json.loads(cluster.ck("status", "--json", "--limit", "0")[1])["jobs"]

@@ -132,13 +132,11 @@ def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    began = time.monotonic()
     report = preflight(lab, named("net-reach"))
     killer.join()
     assert said(report, Verdict.FAIL) == [
         ("NET002", ("n2",), "stopped answering while data was flowing")
     ]
-    assert time.monotonic() - began < 45
 
 
 def connected(pid: int) -> bool:

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from clusterkit.preflight.probes.gpu import nvidia_gpus
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.doc_blocks import blocks
 from tests.helpers.lab_ask import await_no_job
@@ -47,6 +46,7 @@ from tests.helpers.lab_faults import (
     sshd_stopped,
     wait_for_state,
 )
+from tests.helpers.lab_jobs import is_soon
 from tests.lab import Lab
 from tests.lab.slurm import newer
 from tests.unit.preflight.test_probe_rdma import device, port_files
@@ -338,7 +338,7 @@ def test_a_node_that_ssh_does_not_reach_is_named_with_the_cause(desk: Desk, name
     assert (verdict, nodes) == ("fail", ["n2"])
     assert said.startswith(summary)
     names_unfit(document, "n2")
-    assert seconds < 15
+    assert is_soon(desk.lab, seconds)
     passed = [f for f in document["findings"] if f["id"] == "HOST014"]
     assert [f["nodes"] for f in passed] == [["n1", "n3"]]
 
@@ -498,9 +498,8 @@ def test_an_interrupt_leaves_nothing_behind(desk: Desk, via: str, stopped: bool)
         for process in lab.processes("head", "^[^ ]*python[^ ]* -m clusterkit preflight"):
             os.kill(process.pid, signal.SIGINT)
         began = time.monotonic()
-        out, errors = client.communicate(timeout=30)
-        # The probe that hangs is not waited for.
-        assert time.monotonic() - began < nvidia_gpus.PROBE.timeout_s
+        out, errors = client.communicate(timeout=120)
+        assert is_soon(lab, time.monotonic() - began), "the probe that hangs is waited for"
         assert (client.returncode, out) == (130, "")
         assert "Traceback" not in errors
         # A probe may take ten seconds and more; a script notices earlier that nobody listens.
@@ -652,12 +651,10 @@ def test_a_folder_that_holds_something_is_refused_before_nodes_are_asked(desk: D
     (desk.folder / "full").mkdir()
     (desk.folder / "full" / "thesis").touch()
     with sshd_hung(desk.lab, "n2"):
-        began = time.monotonic()
-        done = desk.clusterkit("preflight", "--save", "full", "--timeout", "60")
-        took = time.monotonic() - began
+        # n2 would be waited for for longer than `clusterkit` has here.
+        done = desk.clusterkit("preflight", "--save", "full", "--timeout", "600", timeout_s=120)
     assert done.returncode == 2
     assert "full is not empty" in done.stderr
-    assert took < 50  # it would wait 60 s for n2
 
 
 def test_usable_nodes_as_a_hostfile(kept: Kept, tmp_path: Path) -> None:

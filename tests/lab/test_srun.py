@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.helpers.lab_ask import ask, await_no_job, reach, said
+from tests.helpers.lab_jobs import is_soon
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -46,7 +47,7 @@ def test_an_allocation_of_its_own(lab: Lab) -> None:
         assert said(done, node) == f"{node}\n"
         assert said(done, node, "long") == line * 20
         assert abs(found["clock_skew_s"]) < 1
-    await_no_job(lab, within_s=5)
+    await_no_job(lab, within_s=30)
 
 
 def test_inside_an_allocation(lab: Lab) -> None:
@@ -81,16 +82,16 @@ def test_what_srun_says_when_it_refuses(lab: Lab) -> None:
 
 
 def test_busy_nodes_are_not_waited_for(lab: Lab) -> None:
-    hold = lab.popen("head", ["srun", "--nodelist=n1", "--exclusive", "sleep", "60"])
+    hold = lab.popen("head", ["srun", "--nodelist=n1", "--exclusive", "sleep", "600"])
     try:
-        while not lab.processes("n1", "(^|/)sleep 60"):
+        while not lab.processes("n1", "(^|/)sleep 600"):
             time.sleep(0.1)
         done = ask(lab, ["n1"], via="srun", immediate_s=2)
     finally:
         os.killpg(hold.pid, signal.SIGTERM)
         hold.communicate(timeout=20)
     assert reach(done, "n1")["problem"] in {"scheduler", "busy"}
-    assert done["seconds"] < 15
+    assert is_soon(lab, done["seconds"])
 
 
 def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
@@ -100,7 +101,7 @@ def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
     for node in lab.nodes:
         assert said(done, node) == f"{node}\n"
     assert done["seconds"] < done["timeout_s"] + 5 + 1 + 8
-    await_no_job(lab, "running", within_s=15)
+    await_no_job(lab, "running", within_s=30)
 
 
 def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
@@ -113,7 +114,7 @@ def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
     for process in lab.processes("head", "python3 -m tests.helpers.ask_client"):
         os.kill(process.pid, signal.SIGINT)
     client.communicate(timeout=20)
-    await_no_job(lab, "running", within_s=15)
+    await_no_job(lab, "running", within_s=30)
 
 
 def test_a_machine_without_srun(lab: Lab) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.lab_ask import another_sshd, ask, listeners, reach, said, stopped
+from tests.helpers.lab_jobs import is_soon
 from tests.helpers.needs import require
 from tests.lab import Lab
 from tests.lab.fanout import fanned_out
@@ -204,18 +205,23 @@ def test_a_shell_that_never_answers(lab: Lab) -> None:
 def test_an_interrupt_ends_it_at_once(lab: Lab) -> None:
     """No thread that waits for a node keeps the process."""
     options = {"config_files": [str(lab.layout.ssh / "ssh_config")]}
-    wanted = {"via": "ssh", "nodes": ["n1"], "probes": {"x": ["sleep 40", 50]}, "options": options}
+    wanted = {
+        "via": "ssh",
+        "nodes": ["n1"],
+        "probes": {"x": ["sleep 400", 500]},
+        "options": options,
+    }
     argv = [sys.executable, "-m", "tests.helpers.ask_client", json.dumps(wanted)]
     client = lab.popen("head", argv, env={"PYTHONPATH": "."})
-    while not lab.processes("n1", "(^|/)sleep 40"):
+    while not lab.processes("n1", "(^|/)sleep 400"):
         assert client.poll() is None, client.communicate()
         time.sleep(0.1)
     for process in lab.processes("head", "^[^ ]*python[^ ]* -m tests.helpers.ask_client"):
         os.kill(process.pid, signal.SIGINT)
     began = time.monotonic()
-    _, errors = client.communicate(timeout=20)
+    _, errors = client.communicate(timeout=120)
     assert "KeyboardInterrupt" in errors
-    assert time.monotonic() - began < 5
+    assert is_soon(lab, time.monotonic() - began)
 
 
 def test_what_there_is_of_a_node_that_hangs(lab: Lab) -> None:

@@ -17,7 +17,7 @@ import pytest
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import Desk
 from tests.helpers.lab_faults import DOUBLES, sshd_stopped
-from tests.helpers.lab_jobs import Cluster, await_true, one_process, started
+from tests.helpers.lab_jobs import Cluster, await_true, is_soon, one_process, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.lab
 THREE = ("--cluster", "rack", "--framework", "torchrun", "--nodes", "3")
 CLOCK = DOUBLES / "clock"
 SLEEP = "echo asleep; sleep 300"
-CANCELLED_S = 15.0
-"""Half of it is Python that starts on a busy machine."""
 TWO_SLOTS = {"slots": 2, "gpus_per_node": [1]}
 
 
@@ -54,7 +52,8 @@ def test_every_node_says_its_word_and_the_end_is_noticed_soon(cluster: Cluster) 
     run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
     over = cluster.over(run)
     assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
-    assert time.time() - max(path.stat().st_mtime for path in run.ends.iterdir()) < 15
+    since = max(path.stat().st_mtime for path in run.ends.iterdir())
+    assert is_soon(cluster.lab, time.time() - since)
     assert (over["state"], over["reason"]) == ("succeeded", None)
     assert json.loads(cluster.ck("status", run.run_id, "--json")[1]) == over
     await_true(lambda: not cluster.left(run))
@@ -89,7 +88,7 @@ def test_a_killed_command_is_named(cluster: Cluster) -> None:
     began = time.monotonic()
     (run.results / "go").touch()
     assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
-    assert time.monotonic() - began < 30
+    assert is_soon(cluster.lab, time.monotonic() - began)
 
 
 def test_a_node_agent_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
@@ -196,7 +195,7 @@ def test_a_cancel_at_any_moment_leaves_nothing(lab: Lab, tmp_path: Path, kind: s
         assert cluster.ck("cancel", str(run.path))[0] == 0, after_s
         took_s = time.monotonic() - began
         assert not cluster.left(run), after_s
-        assert took_s < CANCELLED_S
+        assert is_soon(lab, took_s)
         print(f"cancelled after {after_s:.1f} s: took {took_s:.1f} s")
         client.wait(30)
         assert ended(cluster, run)[0] == "cancelled", after_s

@@ -154,9 +154,10 @@ def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_wa
     desk: Desk,
 ) -> None:
     """The real sbatch and scontrol; nothing is submitted."""
+    home = {"HOME": str(desk.folder)}  # so that no jobs of others are listed
     script = desk.write("never.py", "")
     words = ("submit", "--dry-run", "--json", "--framework", "env", "--nodes", "2", script)
-    free = json.loads(desk.clusterkit(*words).stdout)["forecast"]
+    free = json.loads(desk.clusterkit(*words, env=home).stdout)["forecast"]
     assert free["problems"] == []
     assert free["starts_at"] < time.time() + 60
     assert free["nodes"].startswith("n[")
@@ -169,7 +170,7 @@ def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_wa
     assert "reservation upkeep takes n[" in done.stderr
     too_long = json.loads(desk.clusterkit(*words[:-1], "--nodes", "90", script).stdout)["forecast"]
     assert too_long["problems"][0]["message"].startswith("90 nodes asked for, but partition")
-    listed = desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab")
+    listed = desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab", env=home)
     assert json.loads(listed.stdout)["jobs"] == []
 
 

@@ -22,7 +22,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from tests.helpers.desk import ROOT, Desk, read_to_end
 from tests.helpers.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, wheelhouse
 from tests.helpers.lab_faults import mounted, slow_link, wait_for_state
-from tests.helpers.lab_jobs import Cluster, await_true, one_process
+from tests.helpers.lab_jobs import Cluster, await_true, is_soon, one_process
 from tests.lab import Lab
 from tests.lab.lab import UNSCALED
 
@@ -135,7 +135,7 @@ def test_a_killed_rank_is_named_and_what_was_kept_comes_back(cluster: Cluster) -
     began = time.monotonic()
     go.touch()
     assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
-    assert time.monotonic() - began < 30
+    assert is_soon(cluster.lab, time.monotonic() - began)
     results = {str(p.relative_to(run.results)): p.read_text() for p in run.results.rglob("*[!0-9]")}
     assert results == {"name": "n1\n", "node-1/name": "n2\n", "node-2/name": "n3\n"}
 
@@ -263,7 +263,7 @@ def link_down(cluster: Cluster, node: str) -> Iterator[None]:
     finally:
         cluster.lab.run(node, ["ip", "link", "set", "eth0", "up"], check=True)
         cluster.lab.run("head", ["scontrol", "reconfigure"], check=True)  # asks all nodes at once
-        wait_for_state(cluster.lab, "idle", node, within_s=90)
+        wait_for_state(cluster.lab, "idle", node)
 
 
 def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from clusterkit.core import processes
 from clusterkit.executors.run import node_results, runfolder
-from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.lab_jobs import Cluster, await_true, is_soon, started
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -24,11 +24,11 @@ def cluster(lab: Lab, tmp_path: Path) -> Cluster:
     return Cluster(lab, tmp_path)
 
 
-def test_success_is_noticed_within_two_seconds(cluster: Cluster) -> None:
+def test_success_is_noticed_soon(cluster: Cluster) -> None:
     run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
     assert cluster.ck("wait", run.run_id)[0] == 0
     results = node_results.read_results(run).nodes
-    assert time.time() - max(result.ended_at for result in results) < 10
+    assert is_soon(cluster.lab, time.time() - max(result.ended_at for result in results))
     assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
     assert not run.submitit.joinpath("core").exists()
     await_true(lambda: not cluster.left(run))  # submitit is told after the result is written
@@ -39,9 +39,7 @@ def test_one_fails_and_the_others_hang(cluster: Cluster) -> None:
         'echo on; [[ $CK_NODE_RANK = 1 ]] && { sleep 1; exit 3; }; trap "" TERM; '
         "setsid sleep 300 & sleep 300"
     )
-    began = time.monotonic()
-    assert cluster.ends(run) == ("failed", 3)
-    assert time.monotonic() - began < 60
+    assert cluster.ends(run) == ("failed", 3)  # the others would take longer than is waited
     await_true(lambda: not cluster.left(run))
 
 
