@@ -4,17 +4,19 @@
 [ "$0" = powered ] || exec -a powered bash -c '. "$1"' powered "$0" "$1" </dev/null >/dev/null 2>&1
 file=$2
 while :; do
-    word=
-    if [ -s "$file" ]; then
-        word=$(cat "$file")
-        rm -f "$file"
+    words=
+    if [ -s "$file" ]; then # a word that comes between the two would be lost
+        words=$(flock "$file.lock" sh -c 'cat "$1"; rm "$1"' take "$file")
     fi
-    case $word in
-    resume)
-        sleep 2 # slurmctld takes one that boots within the second for one that has not booted yet
-        slurmd -b
-        ;;
-    suspend) pkill -x slurmd ;;
-    esac
+    for word in $words; do
+        case $word in
+        resume)
+            sleep 2 # slurmctld takes one that boots within the second for one that has not booted
+            # one that boots when it has been called off would be up, and Slurm not know why
+            [ "${words##* }" != "$word" ] || [ -s "$file" ] || slurmd -b
+            ;;
+        suspend) pkill -x slurmd ;;
+        esac
+    done
     sleep 0.2
 done

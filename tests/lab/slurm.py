@@ -107,7 +107,7 @@ for node in $(scontrol show hostnames "$1"); do
     if [ {word} = resume ] && [ -s "$reason" ]; then
         scontrol update "nodename=$node" state=down "reason=$(cat "$reason")"
     elif [ {word} != resume ] || [ ! -e "$reason" ]; then
-        echo {word} >{power}/$node
+        flock {power}/$node.lock sh -c "echo {word} >>{power}/$node"
     fi
 done
 """

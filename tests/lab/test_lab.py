@@ -17,9 +17,9 @@ import pytest
 
 from tests.helpers.lab_jobs import is_soon
 from tests.helpers.paths import ROOT
-from tests.lab import Lab, LabError, MissingToolsError
+from tests.lab import Lab, LabError, MissingToolsError, slurm
 from tests.lab.hosts import find_holders, pid_namespace, pids, read_cmdline
-from tests.lab.layout import require_tools
+from tests.lab.layout import Layout, require_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,3 +273,31 @@ def test_missing_tools_are_named() -> None:
         MissingToolsError, match=r"missing no-such-tool: apt-get install .*slurm-wlm"
     ):
         require_tools(["no-such-tool", "sh"])
+
+
+def test_what_a_cloud_node_is_told_while_it_reads_is_not_lost(tmp_path: Path) -> None:
+    """As on a busy machine: a node that is called off while it reads that it boots is not up."""
+    layout = Layout(root=tmp_path / "lab", nodes=1, cloud=1)
+    layout.slurm_conf.parent.mkdir(parents=True)
+    slurm.write_slurm(layout)
+    node, told = layout.power / "n1", tmp_path / "told"
+    programs = {
+        "scontrol": "echo n1",
+        "cat": f'/bin/cat "$@"; echo read >>{told}; sleep 1',
+        "slurmd": f"echo boots >>{told}",
+        "pkill": f"echo stops >>{told}",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = slurm.daemons(layout, "n1")["powered"][2:]
+    with subprocess.Popen(argv, env=env, start_new_session=True) as powered:
+        try:
+            subprocess.run([layout.power / "resume", "n1"], env=env, check=True)
+            wait_for(told.exists)
+            subprocess.run([layout.power / "suspend", "n1"], env=env, check=True)
+            wait_for(lambda: "stops" in told.read_text() and not node.exists())
+        finally:
+            os.killpg(powered.pid, signal.SIGKILL)
+    assert "boots" not in told.read_text()
