@@ -34,6 +34,8 @@ class Training:
         script = {"torchrun": "train_ddp.py", "horovod": "train_horovod_elastic.py"}
         framework = words[words.index("--framework") + 1]
         where = ("--cluster", cluster, "--gpus-per-node", "1", "--preflight", "off", *words)
+        # Ranks of Horovod would ask each other a thousand times a second, for minutes.
+        where += ("--env", "HOROVOD_CYCLE_TIME=20") if framework == "horovod" else ()
         keep = ("--checkpoint-dir", str(self.saved), "--checkpoint-every", "2")
         size = ("--width", "32", "--layers", "1", "--steps", str(steps))
         text = lab_scripts.TRAINS if plain else lab_scripts.slowly(EXAMPLES / script[framework])

@@ -52,7 +52,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
                 ),
             },
         )
-    files = framework_files("horovod", "horovod_elastic.py", "discover-hosts.sh")
+    files = framework_files("horovod", "horovod_elastic.py")
     return NodeCommand(
         argv=launched_by(
             "elastic.py",

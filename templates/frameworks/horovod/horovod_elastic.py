@@ -1,12 +1,12 @@
 """Start Horovod ranks that may be lost, on gloo and without SSH: elastic.py OPTIONS COMMAND...
 
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
-node runs Horovod's own elastic driver (horovod/runner/elastic/driver.py, 0.28.1), which asks
-discover-hosts.sh, beside this file, for the hosts that are left. On each node, the first one
-included, an agent starts and ends ranks as the driver says, over one connection to CK_PORT + 1
-(clusterkit_peers.py): which slot, and nothing else, because the command is the node's own. The log
-of the first node tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line each
-time. Needs nothing but horovod, and the files beside it.
+node runs Horovod's own elastic driver (horovod/runner/elastic/driver.py, 0.28.1), which asks it
+which hosts are left: from memory, as a script would cost a Python each second. On each node, the
+first one included, an agent starts and ends ranks as the driver says, over one connection to
+CK_PORT + 1 (clusterkit_peers.py): which slot, and nothing else, because the command is the node's
+own. The log of the first node tells who trains; so does the file CK_ROUNDS, where that is set, a
+JSON line each time. Needs nothing but horovod, and the files beside it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import horovod_rendezvous
 from clusterkit_peers import PeerError, connect_within, member_of_job, text, whole
-from horovod.runner.elastic.discovery import HostDiscoveryScript
+from horovod.runner.elastic.discovery import FixedHosts
 from horovod.runner.elastic.driver import ElasticDriver
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_slot_env_vars
@@ -191,10 +191,10 @@ class Node:
 
 
 class Server:
-    """The agents that are there, and the list of hosts for discover-hosts.sh."""
+    """The agents that are there, and the hosts of them that the driver may use."""
 
     def __init__(self):
-        self.nodes = {}
+        self.nodes, self.hosts = {}, FixedHosts({})
         self.lock = threading.Lock()
         self.slots = slots_of_nodes()
         self.ending = False
@@ -245,12 +245,9 @@ class Server:
             time.sleep(0.1)
 
     def publish(self, only=None):
-        """Write the list of hosts for discover-hosts.sh."""
+        """Let the driver use the hosts whose agents are there."""
         names = [name for name in self.slots if name in self.nodes and only in (None, name)]
-        path = Path(os.environ["CK_TMP"], "hosts")
-        draft = path.with_suffix(".draft")
-        draft.write_text("".join(f"{name}:{self.slots[name]}\n" for name in names))
-        draft.replace(path)
+        self.hosts.set({name: self.slots[name] for name in names})
 
     def run_rank(self, slot, events):
         """Start a rank and return its exit code, and when; what ElasticDriver asks for."""
@@ -325,7 +322,7 @@ def drive(options, server, rendezvous):
     server.publish(only=head)
     driver = Driver(
         rendezvous,
-        HostDiscoveryScript(f"bash {os.environ['CK_TMP']}/discover-hosts.sh", slots=1),
+        server.hosts,
         options.min_processes,
         sum(server.slots.values()),
         timeout=int(os.environ.get("HOROVOD_ELASTIC_TIMEOUT", GATHER_AGAIN_S)),

@@ -179,12 +179,12 @@ def test_slurm_is_asked_for_as_many_nodes_as_there_are_and_to_let_them_go() -> N
     assert make_plan(JOB, per_task, workdir="/w").directives["ntasks-per-node"] == "1"
 
 
-def test_an_elastic_horovod_brings_its_host_discovery_script() -> None:
+def test_an_elastic_horovod_brings_its_driver() -> None:
     job = dataclasses.replace(JOB, framework="horovod", launcher_options={"reset-limit": "4"})
     command = make_plan(job, SLURM, workdir="/w").command
     assert {"--min-nodes=2", "--min-processes=8", "--reset-limit=4"} < set(command.argv)
     ours = {"clusterkit_peers.py", "horovod_rendezvous.py"}
-    assert set(command.files) == {"elastic.py", "discover-hosts.sh"} | ours
+    assert set(command.files) == {"elastic.py"} | ours
 
 
 @pytest.mark.parametrize(
