@@ -159,4 +159,7 @@ def test_whether_anybody_listens_on_a_port_of_this_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert listens_here(port)
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):  # it may take one connection alone
+            server.accept()
     assert not listens_here(port)
