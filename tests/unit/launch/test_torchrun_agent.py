@@ -50,10 +50,9 @@ if os.environ["RANK"] == "1":
     sys.exit(os.rename("pid.new", "pid"))
 while not os.path.exists("pid"):
     time.sleep(0.1)
-stat = pathlib.Path("/proc", pathlib.Path("pid").read_text(), "stat")
-while stat.exists() and stat.read_text().split()[2] != "Z":
-    time.sleep(0.1)
-time.sleep(2)  # in which its launcher notices
+while os.path.exists(f"/proc/{pathlib.Path('pid').read_text()}"):
+    time.sleep(0.1)  # until its launcher has noticed
+time.sleep(2)  # in which the launcher says so
 sys.exit(1)
 """
 
