@@ -26,7 +26,7 @@ MARK = "lent-to-a-build-and-no-more"
 """Stands in all that builds are lent, so that it can be looked for in the images."""
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
-_BUILD_S = 1800.0
+_BUILD_S = 3600.0
 
 
 @dataclass(frozen=True)
