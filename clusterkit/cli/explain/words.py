@@ -14,7 +14,7 @@ from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
 from clusterkit.observe.diagnose.rules import Rule, own_rules
 
-_MOST_RULES = 8
+_MOST_RULES = 12
 _SIGNALLED = 128
 _LAST_CODE = 255
 _CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=\w)", re.IGNORECASE)
