@@ -6,7 +6,7 @@ file=$2
 while :; do
     words=
     if [ -s "$file" ]; then # a word that comes between the two would be lost
-        words=$(flock "$file.lock" sh -c 'cat "$1"; rm "$1"' take "$file")
+        words=$(exec 9>"$file.lock" && flock 9 && cat "$file" && rm "$file")
     fi
     for word in $words; do
         case $word in
