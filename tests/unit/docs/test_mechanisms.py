@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from itertools import zip_longest
+
 from clusterkit.core.data import read_table
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.preflight.checks import all_checks
-from tests.helpers.paths import TESTS
+from tests.frameworks.test_strategies import STRATEGIES
+from tests.helpers.paths import ROOT, TESTS
 
 
 def test_every_framework_and_every_area_of_checks_is_listed() -> None:
@@ -15,3 +19,31 @@ def test_every_framework_and_every_area_of_checks_is_listed() -> None:
     pairs = {(f"framework {n}", w) for n in framework_names() for w in ("slurm", "ssh", "local")}
     pairs |= {(f"check {area}", where) for area in areas for where in ("slurm", "ssh")}
     assert {row for row in rows if row[0].startswith(("framework ", "check "))} == pairs
+
+
+def table_below(heading: str, columns: int) -> list[list[str]]:
+    """Return the rows of the first table of so many columns below a heading of frameworks.md."""
+    page = (ROOT / "docs" / "how-to" / "frameworks.md").read_text()
+    lines = page.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"
+    ]
+    return [row for row in rows if len(row) == columns and not row[0].startswith("---")][1:]
+
+
+def test_the_page_lists_each_strategy_by_the_command_that_is_tested() -> None:
+    listed = table_below("Which strategy runs where", 4)
+    for row, (framework, script, *args) in zip_longest(listed, STRATEGIES.values()):
+        assert row[1:] == [
+            f"`{' '.join(['-f', framework, f'examples/{script}', *args])}`",
+            "yes",
+            "yes",
+        ]
+
+
+def test_the_page_lists_each_framework_with_an_example() -> None:
+    listed = table_below("Which strategy runs where", 5)
+    commands = [re.fullmatch(r"`-f (\w+) .*?(examples/\w+\.py).*`", row[1]) for row in listed]
+    assert all(one is not None and (ROOT / one[2]).is_file() for one in commands)
+    assert {one[1] for one in commands if one is not None} == {*framework_names()}
+    assert {cell for row in listed for cell in row[2:]} == {"trains", "adds", "runs", ""}
