@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
+    at_last,
     began_again,
     ends_well,
     good_after,
@@ -23,6 +24,8 @@ from clusterkit.observe.diagnose.evidence import (
     passed,
     raised_in,
     rank_below,
+    same_script_after,
+    script_of,
     shell_went_on,
     side_step,
     survived,
@@ -154,15 +157,23 @@ def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line and not e.handled]
     if any(e.rank is not None or e.rule.id in REPORTS for e in of_file):
         return 0
-    live = sorted((e.hit for e in of_file if _may_end(e)), key=lambda hit: hit.last)
+    ends = [e.hit for e in of_file if _may_end(e)]
+    views = [replace(hit, last=hit.offset) for hit in ends if hit.last > hit.offset]
+    live = sorted((*views, *map(at_last, ends)), key=lambda hit: hit.last)
     left = [
-        after.offset
+        one.last + 1
         for one, after in pairwise(live)
-        if one.last < after.offset
-        and raised_in(after)
-        and (left_behind(one, after.offset) or other_script_after(one, after))
+        if (raised_in(after) or script_of(after)) and any(began(one, after) for began in _BEGAN)
     ]
     return max(left, default=0)
+
+
+_BEGAN = (
+    lambda one, after: left_behind(one, after.offset),
+    other_script_after,
+    same_script_after,
+)
+"""How it is told that another program began between two ends."""
 
 
 def _may_end(event: Event) -> bool:
@@ -170,13 +181,29 @@ def _may_end(event: Event) -> bool:
 
 
 def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]:
-    """Take what stands before the last run in a file for handled, and keep what was the last."""
+    """Take what stands before the last run in a file for handled, and keep what was the last.
+
+    Of what stands in the last run as well, its line there counts.
+    """
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line]
     over = [e for e in of_file if e.hit.last < start]
     told = [e.hit for e in over if not e.handled and e.rule.role is not Role.CONSEQUENCE]
     scanned.earlier = max(told, key=lambda hit: hit.last, default=scanned.earlier)
     gone = set(map(id, over))
-    return [replace(e, handled=True) if id(e) in gone else e for e in events]
+    again = {id(e) for e in of_file if e.hit.offset < start <= e.hit.last}
+    return [
+        replace(e, handled=True) if id(e) in gone else _at_last(e) if id(e) in again else e
+        for e in events
+    ]
+
+
+def _at_last(event: Event) -> Event:
+    """Return the event of the last line like that of one."""
+    hit = at_last(event.hit)
+    _, near = next(_in_place([event.rule], hit), (None, {}))
+    groups = {**event.groups, **near, **_groups(event.rule, hit.text, {})}
+    own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
+    return replace(event, hit=hit, groups=groups, time=own or time_near(hit), timed=own is not None)
 
 
 def _of_the_last_run(events: Sequence[Event], found: Iterable[Scanned]) -> tuple[Event, ...]:

@@ -16,6 +16,7 @@ from clusterkit.core.records import row_of
 from clusterkit.observe.diagnose.hits import Hit
 from clusterkit.observe.diagnose.lines import (
     CHAINS,
+    LONGEST,
     TRACEBACK,
     Line,
     ended_thread,
@@ -108,7 +109,7 @@ _IN_BOX = re.compile(r"(?:\u2771 +\d+ [\u2502 ]*(.*)| +\d+\b|[\u2502\u256d\u2570
 _NOTEBOOK_AT = re.compile(r"File (\S{1,400}):(\d{1,7}), in (\S.*)")
 _IN_NOTEBOOK = re.compile(r" |File |-|\d|Input |Cell ")
 _NOTEBOOK_CODE = re.compile(r"-+> ?\d{1,7} (.*)")
-_BOXED_AT = re.compile(r"(\S[^\n]{0,400}?): ?(\d{1,7}) +in +(\S+)$")
+_BOXED_AT = re.compile(r"(\S[^\n]{0,400}?): ?(\d{1,7}) +in *(\S+)$")
 _LONGEST_TOLD = 240
 _OF_PLACE = re.compile(r"\s*(?:Detected at |Node: |Source (?:code )?file: |MPI rank: |Image {6})")
 _ORNAMENT = re.compile(r"^(?:PETSC ERROR: )?[\W_]+(?=\s)|\s+[\W_]+$|^\W+$|^\s+")
@@ -156,6 +157,7 @@ _OF_SHELL = re.compile(
 _ENDED = re.compile(r"(?:Terminated|Killed|Aborted|Segmentation fault)\b|\S+: error: ")
 """What a shell says of a process that a signal ended, and argparse before it ends its own."""
 _REFUSED = ": error: "
+_REFUSES = re.compile(r"(\S+\.py): error: ")
 _WARNS = re.compile(r"\.py:\d+: \w*Warning: ")
 _SIDE_STEP_UNTIL = 50
 _MANY = 300
@@ -167,7 +169,11 @@ _SOON = 30
 _RESTARTED = 10
 """Good lines after a program has started again, by which it got further than the run before."""
 _BEGUN = 3
-"""Good lines before an exception in another script that are of its own."""
+"""Good lines before an exception in another script, or that stood at the beginning of the file."""
+_ANEW = 8
+"""Good lines after the end of a script in which it says that it is started again."""
+_BEGINNING = 1 << 14
+"""Bytes of a file in which a script says what it says as it starts."""
 _CONTINUED = 2
 """Good lines after a Ctrl-C of a program that did not end, or of the next one."""
 _OF_TRACEBACK = re.compile(r"\s|$|Traceback \(most recent|During handling of|The above exc")
@@ -265,9 +271,14 @@ def _with_slashes(frame: str) -> str:
 def script_of(hit: Hit) -> str:
     """Return the script at the top of the traceback of an exception; nothing where none is known.
 
+    Of one that refused its arguments it is the name.
+
     Programs of an environment, such as launchers, are no scripts.
     """
-    before = reversed(lines_before(hit, _LONGEST_TRACEBACK)) if hit.line else ()
+    if hit.line and (refused := _REFUSES.match(hit.text)):
+        return refused[1]
+    above = lines_before(hit, _LONGEST_TRACEBACK) if hit.line else ()
+    before = reversed(_unboxed(above) or above)
     frames = [frame for line in takewhile(_indented, before) if (frame := _MODULE_AT.match(line))]
     return "" if not frames or LIBRARY.search(f"{frames[-1][1]}:1") else frames[-1][1]
 
@@ -624,7 +635,32 @@ def other_script_after(hit: Hit, later: Hit) -> bool:
     A parent whose child has failed says that at once, and nothing else before.
     """
     first, then = script_of(hit), script_of(later)
-    return "" != first != then != "" and _many_good_after(hit, _BEGUN, later.offset)
+    other = "" != first != then != "" and Path(first).name != Path(then).name
+    return other and _many_good_after(hit, _BEGUN, later.offset)
+
+
+def same_script_after(hit: Hit, later: Hit) -> bool:
+    """Tell whether the script that had ended was started again, and raised the later exception.
+
+    It said some of what the file begins with. Whoever refuses its arguments does so in all its
+    processes, so what is raised later is of the next run.
+    """
+    first, then = script_of(hit), script_of(later)
+    if not first or Path(first).name != Path(then).name:
+        return False
+    good = [_DIGITS.sub("", line) for line in islice(_good_after(hit, later.offset), _ANEW)]
+    if _REFUSES.match(hit.text):
+        return bool(good) and not _REFUSES.match(later.text)
+    head = read_part(hit.file, hit.excerpts, 0, min(_BEGINNING, hit.offset)).split(b"\n")
+    known = {_DIGITS.sub("", read_line(raw).text) for raw in head}
+    return len(good) >= _BEGUN and not known.isdisjoint(good)
+
+
+def at_last(hit: Hit) -> Hit:
+    """Return the last line like a hit's as a hit of its own."""
+    raw = read_part(hit.file, hit.excerpts, hit.last, LONGEST).replace(b"\r", b"\n")
+    text = read_line(raw.split(b"\n")[0], hit.learnt).text
+    return replace(hit, line=hit.last_line, offset=hit.last, text=text, count=1)
 
 
 def survived(hit: Hit, size: int) -> bool:

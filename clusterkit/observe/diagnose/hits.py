@@ -60,15 +60,21 @@ BEGINNINGS = (
 _ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
 """Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
 _BY_HAND = "nohup: ignoring input"
+_OF_WANDB = "wandb: Tracking run with wandb version"
 STARTS = (
     _BY_HAND,
     "Setting OMP_NUM_THREADS environment variable for each process",
     "The following values were not passed to `accelerate launch`",
     ":main] cmd = ",
+    _OF_WANDB,
 )
-"""What a launcher prints once, before all else: torchrun, accelerate, DeepSpeed, a shell."""
-STARTUPS = ("oneDNN custom operations are on", "cpu_feature_guard.cc", "Namespace(", "MASTER_PORT=")
-"""What each process prints once as it starts: TensorFlow, scripts of their arguments."""
+"""What a launcher prints once, before all else: torchrun, accelerate, DeepSpeed, a shell; and what
+follows the report of one only as another run begins."""
+STARTUPS = (
+    *("oneDNN custom operations are on", "cpu_feature_guard.cc", "Namespace(", "MASTER_PORT="),
+    _OF_WANDB,
+)
+"""What each process prints once as it starts: TensorFlow, scripts of their arguments, wandb."""
 _MOST_STARTUPS = 256
 REPORTS = frozenset(
     {"torchrun-report", "deepspeed-report", "launcher-report", "slurm-report", "hangup"}
@@ -128,6 +134,8 @@ class Hit:
     count: int = 1
     last: int = 0
     """Bytes before the last line like it."""
+    last_line: int = 0
+    """From 1."""
     learnt: re.Pattern[str] | None = None
     """What stands before its text, where only the log itself tells."""
     excerpts: Excerpts | None = None
@@ -357,7 +365,7 @@ class Finds:
         kept = self._hits.setdefault(key, hit)
         if kept is not hit:
             kept.count += 1
-            kept.last = hit.last
+            kept.last, kept.last_line = hit.last, hit.last_line
         return kept
 
     def _said(self, rule: Rule, text: str) -> tuple[str, str, str]:

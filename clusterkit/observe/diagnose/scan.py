@@ -47,6 +47,8 @@ _HEAD = 1 << 16
 _NO_START = re.compile(
     rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn|no such|not found|unable|cannot|denied)"
 )
+_WARNED = re.compile(rb"\S+\.py:\d+: \w*Warning: ")
+"""A line of a start all the same: Python prints each once in a process."""
 _DATED = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?")
 _SHORTEST_START = 20
 _MOST_HEADS = 4
@@ -137,7 +139,7 @@ class Scanner:
         for tally, enough in ((alike, alike.read >= _SURE), (of_rules, of_rules.read >= _PLENTY)):
             if enough and tally.found == tally.read and tally.last is not None:
                 tally.last.count += 1
-                tally.last.last = offset
+                tally.last.last, tally.last.last_line = offset, number
                 return
         if max(alike.read, alike.ignored) >= _SURE and not alike.found:
             return
@@ -165,6 +167,7 @@ class Scanner:
                 line=number,
                 offset=offset,
                 last=offset,
+                last_line=number,
                 text=line.text,
                 stamp=line.stamp,
                 local=line.local,
@@ -188,7 +191,7 @@ def _head_lines(head: bytes) -> Iterator[bytes]:
             return  # frames are those of a failure
         line = _DATED.sub(b"", raw.strip()).strip()
         long = len(line) >= _SHORTEST_START and len(line.split()) > 2 and not raw[:1].isspace()
-        if long and not _NO_START.match(line):
+        if long and (_WARNED.match(line) or not _NO_START.match(line)):
             yield line
 
 

@@ -245,3 +245,70 @@ def test_what_several_ranks_raise_themselves_goes_before_the_crash_of_another(
     end = "E1122 13:59:12.540000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] "
     found = say(f"{log}{end}failed (exitcode: -7) local_rank: 3 (pid: 4719) of binary: /bin/py\n")
     assert (told(found) or "").split()[0] == rule
+
+
+STARTS = (
+    "process 1{0} of the trainer\nreading the settings {0}\nthe model has 217{0} weights\n"
+    "resuming from step 0{0}\n"
+)
+MISSED = raised(
+    "/home/u/train.py", "FileNotFoundError: [Errno 2] No such file or directory: 'first.pth'"
+)
+SAVED = raised(
+    "/home/u/train.py", "FileNotFoundError: [Errno 2] No such file or directory: 'last.pth'"
+)
+REPORTED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+
+
+def test_a_script_that_was_started_again_is_told_by_its_last_end(say: Say) -> None:
+    first, last = STARTS.format(1) + MISSED, STARTS.format(2) + STOPPED
+    lines = (first + first + last).count("\n")
+    found = say(first + first + last)
+    assert told(found) == f"interrupted {lines}"
+    assert [note.rpartition(" with: ")[2] for note in found.notes] == [MISSED.splitlines()[-1]]
+    # Of a script that says nothing as it starts nobody knows whether these are two of its ranks.
+    other = "reading more of the rows\nscoring the rows\nwriting the rows\n"
+    assert told(say(f"{first}{other}{STOPPED}")) == f"file-not-found {first.count(chr(10))}"
+    for report in (f"{last}{REPORTED}", last.replace("Keyboard", "[rank1]: Keyboard")):
+        assert told(say(first + report)) == f"file-not-found {first.count(chr(10))}"
+
+
+def test_of_the_same_kind_in_two_runs_the_line_of_the_last_is_told(say: Say) -> None:
+    for between in (STARTS.format(2), WORKS):
+        log = STARTS.format(1) + MISSED + between + SAVED
+        found = say(log)
+        assert told(found) == f"file-not-found {log.count(chr(10))}"
+        assert "last.pth" in (found.cause.title if found.cause else "")
+
+
+def test_arguments_that_were_refused_are_of_a_run_before(say: Say) -> None:
+    refused = "train.py: error: unrecognized arguments: 400--data_root\n"
+    log = f"{refused}the number of GPUs is 2\n{SAVED}"
+    assert told(say(log)) == f"file-not-found {log.count(chr(10))}"
+    assert told(say(refused + SAVED)) == "wrong-arguments 1"
+    assert told(say(refused * 2)) == "wrong-arguments 1"
+
+
+WARNED = "/opt/env/io/image.py:13: UserWarning: Failed to load the image extension\n"
+
+
+def test_a_warning_of_each_process_tells_of_its_start(say: Say) -> None:
+    ordinal, full = "ValueError: the ordinal is invalid\n", "KeyError: 'key'\n"
+    assert told(say(f"{WARNED * 2}{ordinal * 2}{WARNED * 2}{full}")) == "python-exception 7"
+    assert told(say(f"{WARNED * 2}{ordinal}{WARNED}{full}")) == "python-exception 3"
+
+
+def test_a_run_of_wandb_after_the_report_of_a_launcher_is_the_next_one(say: Say) -> None:
+    wandb = "wandb: Tracking run with wandb version 0.12.16\n"
+    death = "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting\n"
+    log = f"{wandb}{MISSED}{REPORTED}{wandb}{STEPS}{death}"
+    assert told(say(log)) == f"hangup {log.count(chr(10))}"
+    assert told(say(f"{MISSED}{wandb}{STEPS}ValueError: x\n")) == "python-exception 9"
+
+
+def test_what_was_printed_since_the_start_of_the_last_run_is_told_as_well(say: Say) -> None:
+    unfit = "A40 with CUDA capability sm_86 is not compatible with the current PyTorch\n"
+    log = f"{STARTS.format(1)}{MISSED}{unfit}{STARTS.format(2)}{SAVED}"
+    found = say(log)
+    assert told(found) == f"file-not-found {log.count(chr(10))}"
+    assert [other.rule for other in found.others] == ["gpu-not-in-build"]
