@@ -748,6 +748,13 @@ def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     )
 
 
+def reported_at(hit: Hit) -> float | None:
+    """Return when the rank ended of whose end a line in a report of torchrun tells."""
+    fields = (_REPORT.match(line) for line in reversed(lines_before(hit, _FRAME)))
+    times = (field[2] for field in fields if field is not None and field[1] == "time")
+    return time_of(next(times, "").replace("_", " "), year=year_of(hit.file))
+
+
 def nodes_named(path: Path) -> frozenset[str]:
     """Return the nodes that prefixes in the beginning of a file name."""
     try:

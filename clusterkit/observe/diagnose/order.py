@@ -107,6 +107,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
         return best  # all ranks together tell of another than the first that failed
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
+        if telling and (before := _failed_before(telling, events)):
+            return _first_of(before, place)
         events = [event for event in events if not _any_led_to(stops, event)]
         alone = [event for event in events if event.rule.alone and not _stopped(stops, event)]
         return _first_of(telling or alone or symptoms or events, place)
@@ -130,6 +132,8 @@ _CHAINED = 200
 _ELSEWHERE = 2
 _LATE = 2
 """Steps that others may end, or print, after a failure for which they then wait."""
+_EXITED = ": Exited with exit code "
+_LONG_S = 60.0
 _FAR = 40
 """Lines before the end from outside that are no more of those that processes print as they go."""
 
@@ -138,6 +142,19 @@ def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:
     """Return what had failed before a job was ended from outside: the others waited until then."""
     ends = [event for event in symptoms if event.rule.outside]
     return [one for one in symptoms if ends and all(_stands_before(one, end) for end in ends)]
+
+
+def _failed_before(ends: Sequence[Event], events: Iterable[Event]) -> list[Event]:
+    """Return what a launcher tells of tasks that had failed long before a job was ended."""
+    began = min(map(_time, ends))
+    return [
+        event
+        for event in events
+        if event.rule.id == "slurm-report"
+        and _EXITED in event.hit.text
+        and all(end.rule.outside for end in ends)
+        and (time_near(event.hit) or inf) < began - _LONG_S
+    ]
 
 
 def _stands_before(event: Event, end: Event) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from pathlib import Path
 from textwrap import shorten
 
@@ -16,6 +17,7 @@ from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import (
     Root,
+    at_last,
     lines_after,
     lines_before,
     message_below,
@@ -23,6 +25,7 @@ from clusterkit.observe.diagnose.evidence import (
     of_traceback,
     printed_by_library,
     raised_in,
+    reported_at,
     root_at,
     steps_after,
     unwrapped,
@@ -30,11 +33,12 @@ from clusterkit.observe.diagnose.evidence import (
 )
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
-from clusterkit.observe.diagnose.order import Event, Place, awaited, ranked, root_of
+from clusterkit.observe.diagnose.order import MOMENT_S, Event, Place, awaited, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
 
 _SIGTERM = -15
+_SIGNALLED = ") received by PID "
 _FILE = '  File "'
 _TOLD = frozenset({"message", "kind"})
 """Groups of a rule beside which the next line tells no more, but where the line ends in a colon."""
@@ -186,7 +190,9 @@ def diagnose(
         events = tuple(event for event in events if event.rule.silent)
     elif not known.failed:
         events = tuple(event for event in events if not event.handled)
-    first = known.first or _told_by_torchrun(found)
+    roots = _roots(found)
+    events = tuple(event for event in events if not _ended_later(event, roots))
+    first = known.first or _told_by_torchrun(roots)
     events = tuple(_of_first(event, first) for event in events)
     root = _of_the_accused(root_of(events, first), events)
     first = first or _told_by_reports(events)
@@ -292,14 +298,27 @@ def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
         yield f"{some_of(names, _MOST_NAMED)}: {why}"
 
 
-def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
+def _roots(found: Sequence[tuple[Source, Scanned]]) -> list[tuple[Root, Source]]:
+    """Return which ranks torchrun saw fail first, and not those that it ended itself."""
     roots = [
         (root, source)
         for source, scanned in found
         for offset in scanned.roots
         if (root := root_at(scanned.file, scanned.excerpts, offset)) is not None
     ]
-    roots = [(root, source) for root, source in roots if root.exit_code != _SIGTERM]
+    return [(root, source) for root, source in roots if root.exit_code != _SIGTERM]
+
+
+def _ended_later(event: Event, roots: Sequence[tuple[Root, Source]]) -> bool:
+    """Tell whether torchrun reports a signal with which it ended a rank after another's failure."""
+    if _SIGNALLED not in event.hit.text or not event.hit.line:
+        return False
+    began = min(map(_moment, (root for root, _ in roots)), default=inf)
+    ends = [reported_at(hit) for hit in (event.hit, at_last(event.hit))]
+    return all(end is not None and end > began + MOMENT_S for end in ends)
+
+
+def _told_by_torchrun(roots: Sequence[tuple[Root, Source]]) -> Place | None:
     if not roots:
         return None
     root, source = min(roots, key=lambda one: _moment(one[0]))
@@ -359,7 +378,7 @@ def _placed(root: Event, events: Sequence[Event]) -> Event:
 
 
 def _moment(root: Root) -> float:
-    return root.time if root.time is not None else float("inf")
+    return root.time if root.time is not None else inf
 
 
 def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]:
@@ -391,7 +410,7 @@ def _is_before(one: Hit, other: Hit) -> bool:
 
 
 def _when(event: Event) -> tuple[float, str, int]:
-    time = event.time if event.time is not None else float("inf")
+    time = event.time if event.time is not None else inf
     return time, str(event.hit.file), event.hit.offset
 
 

@@ -194,3 +194,36 @@ def test_the_run_after_one_that_failed_counts_where_it_went_well(tmp_path: Path)
         diagnosis = diagnose(own_rules(), [Source(path=log)])
         assert (diagnosis.cause is not None) is found, text
     assert "x.log:3: an earlier run in it had ended with: Address" in diagnosis.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("later", "where", "rule"),
+    [
+        ("13:59:43", "n7 rank 6", "torchrun-report"),
+        ("13:59:14", "", "rank-killed"),  # the kernel may have killed it and the first at once
+    ],
+)
+def test_a_rank_that_torchrun_killed_after_another_had_failed_is_not_the_cause(
+    later: str, where: str, rule: str, tmp_path: Path
+) -> None:
+    report = SIGNALLED.partition("\n")[2].replace("11", "9").replace("SIGSEGV", "SIGKILL")
+    others, _, root = report.partition("Root Cause")
+    root = root.replace("exitcode  : -9", "exitcode  : 1").rpartition("  traceback")[0]
+    log = f"{others.replace('13:59:12', later)}Root Cause{root}"
+    error = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    found = cause(tmp_path, error + log.replace("2026-9-22", "2026-11-22"))
+    assert (found.rule, found.where) == (rule, where)
+
+
+@pytest.mark.parametrize(
+    ("step", "rule"), [("14:00:02", "slurm-report"), ("14:05:01", "cancelled")]
+)
+def test_tasks_that_had_failed_long_before_a_job_was_cancelled_are_told(
+    step: str, rule: str, tmp_path: Path
+) -> None:
+    log = (
+        f"srun: error: n1: tasks 1-2: Exited with exit code 1\n"
+        f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T{step} ***\n"
+        f"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T14:05:02 ***\n"
+    )
+    assert cause(tmp_path, log).rule == rule
