@@ -20,6 +20,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_around,
     next_run,
     nodes_named,
+    only_printed,
     other_script_after,
     passed,
     raised_in,
@@ -243,6 +244,8 @@ def _ends(event: Event) -> bool:
 def _lived_on(rule: Rule, hit: Hit, size: int) -> bool:
     """Tell whether what a line tells of ended nothing; a launcher's report, whoever took steps."""
     if rule.role is Role.CONSEQUENCE and shell_went_on(hit):
+        return True
+    if rule.retried and only_printed(hit, size):
         return True
     return went_on(replace(hit, rank=None) if rule.id in REPORTS else hit, size)
 

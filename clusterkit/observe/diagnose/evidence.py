@@ -152,7 +152,8 @@ _BAD = re.compile(
 )
 """What stands in a line that belongs to a failure, and in those around it."""
 _OF_SHELL = re.compile(
-    r"\S{1,300}: line \d+: |CommandNotFoundError: |CondaError: |Lmod has detected "
+    r"\S{1,300}: line \d+: |\S{0,300}sh: \d+: "
+    r"|CommandNotFoundError: |CondaError: |Lmod has detected "
 )
 _ENDED = re.compile(r"(?:Terminated|Killed|Aborted|Segmentation fault)\b|\S+: error: ")
 """What a shell says of a process that a signal ended, and argparse before it ends its own."""
@@ -581,6 +582,19 @@ def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
     return math.inf
 
 
+def only_printed(hit: Hit, size: int) -> bool:
+    """Tell whether a program raised nothing that a line tells of, and went on well to its end.
+
+    It did so for a while after the last such line, or between it and the first.
+    """
+    last = at_last(hit)
+    if any(raised_in(one) or _RAISED.match(one.text) for one in (hit, last)):
+        return False
+    after = len(list(islice(_good_after(hit), _SOON)))
+    between = _many_good_after(replace(hit, last=hit.offset), _SOON, last.offset)
+    return (after == _SOON or (after > 0 and between)) and ends_well(hit, size, 1)
+
+
 def side_step(hit: Hit) -> bool:
     """Tell whether a line among the first of a file is followed by hundreds of good ones."""
     return 0 < hit.line <= _SIDE_STEP_UNTIL and _many_good_after(hit)
@@ -590,7 +604,7 @@ def _many_good_after(hit: Hit, many: int = _MANY, until: float = math.inf) -> bo
     return sum(1 for _ in islice(_good_after(hit, until), many)) == many
 
 
-def _good_after(hit: Hit, until: float) -> Iterator[str]:
+def _good_after(hit: Hit, until: float = math.inf) -> Iterator[str]:
     size = int(min(_HEAD, until - hit.last))
     part = read_part(hit.file, hit.excerpts, hit.last, size).replace(b"\r", b"\n")
     lines = (read_line(raw).text for raw in part.split(b"\n")[1:])

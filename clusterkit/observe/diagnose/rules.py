@@ -160,6 +160,8 @@ class Rule:
     """Whether processes print it also as they are ended, or as they leave after all went well."""
     parting: bool = False
     """Whether it is how a process ended that may have failed of what it printed just before."""
+    retried: bool = False
+    """Whether programs print it and try again, so that those that go on well have not failed."""
     closing: bool = False
     """Whether it counts only among the last lines of a log, where no other rule knows the line."""
     hardware: bool = False

@@ -94,7 +94,7 @@ class Scanner:
                 for chunk, offset in _chunks(log):
                     if offset == 0:
                         finds.steps = counts_steps(chunk[:_HEAD])
-                        finds.heads = tuple(_head_lines(chunk[:_HEAD]))
+                        finds.heads = tuple(dict.fromkeys(_head_lines(chunk[:_HEAD])))
                         finds.learnt.learn_times(chunk[:_HEAD].rpartition(b"\n")[0] or chunk)
                     finds.recent.append((offset, chunk))
                     self._chunk(chunk, offset, finds)

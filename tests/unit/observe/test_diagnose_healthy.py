@@ -376,3 +376,21 @@ def test_an_error_that_a_program_prints_often_as_it_goes_on_is_not_its_end(say: 
 def test_what_ended_a_process_before_a_later_one_went_through_is_no_end(say: Say, end: str) -> None:
     assert cause(say(f"{end}\n")) is not None
     assert cause(say(f"{end}\n" + "a part of the data is read\n" * 200)) is None
+
+
+def test_what_a_shell_of_debian_cannot_do_before_python_warns_is_no_end(say: Say) -> None:
+    missing = "./run.sh: 2: ./run.sh: source: not found\n"
+    warned = "/opt/lib/store.py:34: FutureWarning: it goes in 1.5\n"
+    assert cause(say(missing)) is not None
+    assert cause(say(missing + warned + "prediction_loop marked as finished\n")) is None
+
+
+def test_a_download_that_a_program_tells_of_and_goes_on_has_not_failed(say: Say) -> None:
+    failed = "ConnectionPool(host='api.example', port=443): Max retries exceeded with url: /x\n"
+    said, raised = f"failed: HTTPS{failed}", f"requests.exceptions.SSLError: HTTPS{failed}"
+    work, last = "the next month is read\n" * 40, "all months are there\n"
+    begins = "1: a\n2: b\n3: c\n4: d\n"
+    for log in (said + work, begins + said + work + said + last):
+        assert cause(say(log)) is None
+    for log in (work + said, work + said + last, raised + work, said + work + "it was aborted\n"):
+        assert cause(say(log)) == ("download-failed", None)
