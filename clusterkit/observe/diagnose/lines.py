@@ -25,7 +25,10 @@ _TRACE = (
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$))"
 )
 """What only a process itself prints: behind it a word that may be one of a sentence is a prefix."""
-_AFTER_BAR = rf"(?:{_TRACE}|(?=(?:Killed|Terminated|Aborted|Segmentation fault)\b|\[rank: \d))"
+_AFTER_BAR = (
+    rf"(?:{_TRACE}|(?=(?:Killed|Terminated|Aborted|Segmentation fault)\b|\[rank: \d"
+    r"|slurmstepd[\w.-]*: ))"
+)
 """What a shell or a framework prints of the end of a process, whose bar has no end of line."""
 _NOT_TENSORS = r"(?!\[[A-Za-z][^\s,\[\]]*+(?:, [^\s,\[\]]++)*+(?: \.\.\.)?\]$)"
 """Horovod lists the tensors for which it waits behind the rank that has not given them."""

@@ -29,6 +29,7 @@ ENDED = "[ERROR] [launch.py:321:sigkill_handler] ['train.py'] exits with return 
 ASSERTED = 2 * (
     "/build/Indexing.cu:22: pick: block: [1,0,0], thread: [5,0,0] Assertion `i < n` failed.\n"
 )
+KNOWN = "Warning: Permanently added 'n7' (ED25519) to the list of known hosts.\n"
 SRUN = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
 RAISED = """\
 Traceback (most recent call last):
@@ -97,6 +98,8 @@ def cause(folder: Path, log: str) -> Finding:
         ("localhost: [rank3]: ValueError: x\nn2: [rank5]: ValueError: y\n", "localhost rank 3"),
         (f'FATAL:   "train": executable file not found in $PATH\n{SRUN}', "n7"),
         (f"{LIMIT}{SRUN}", ""),
+        (f"{KNOWN}bash: /opt/mpi/bin/orted: No such file or directory\n", "n7"),
+        (f"{BAR.format(more='')}{LIMIT.replace(' DUE TO TIME LIMIT', '')}", "n1"),
     ],
 )
 def test_prefixes_and_the_lines_around_a_find_tell_where_it_was(

@@ -123,7 +123,7 @@ def test_a_launcher_tells_the_signal(say: Say, name: str, number: int, rule: str
     died = LAUNCHED.format(command, f"died with <Signals.{name}: {number}>.")
     assert cause(say(died)).rule == rule
     spawned = f"x.spawn.ProcessExitedException: process 7 terminated with signal {name}"
-    assert cause(say(spawned)).rule == rule
+    assert cause(say(spawned)).rule == {"launcher-report": "terminated"}.get(rule, rule)
 
 
 def test_a_message_may_begin_with_a_new_line(say: Say) -> None:
@@ -653,3 +653,47 @@ def test_what_a_script_raises_itself_is_no_fault_of_a_call(say: Callable[..., Di
     assert raised.do.startswith("The script raised it itself, at /x/train.py:2: see which check")
     called = cause(say(f"{frame}a, b = row\nValueError: no rows\n"))
     assert "expects" in called.do
+
+
+SPAWNED = "x.spawn.ProcessExitedException: process 1 terminated with signal SIGTERM\n"
+PADDLE = """\
+Error Message Summary:
+FatalError: `Termination signal` is detected by the operating system.
+  [SignalInfo: *** SIGTERM (@0x3e8) received by PID 7 (TID 0x7) from PID 9 ***]
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "words"),
+    [
+        (SPAWNED, "terminated", "stopped process 1 with SIGTERM;"),
+        (PADDLE, "terminated", "stopped a process with SIGTERM from PID 9;"),
+        (f"ValueError: x\n{PADDLE}", "python-exception", "ValueError"),
+        ("building: started\nFailed to build fused-adam\n", "error-line", "among the last lines"),
+    ],
+)
+def test_who_was_told_to_end_and_what_was_not_built_is_told(
+    say: Callable[..., Diagnosis], log: str, rule: str, words: str
+) -> None:
+    found = cause(say(log))
+    assert found.rule == rule
+    assert words in found.says
+
+
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [("model_utils", True), ("scripts", True), ("dataset_creation", True), ("datasets", False)],
+)
+def test_a_module_with_a_name_of_the_script_s_own_is_looked_for_on_the_path_first(
+    say: Callable[..., Diagnosis], module: str, own: bool
+) -> None:
+    found = cause(say(f"ModuleNotFoundError: No module named '{module}'\n"))
+    assert (found.rule, "PYTHONPATH" in found.do) == ("module-missing", own)
+
+
+def test_lists_of_pandas_are_no_broken_data(say: Callable[..., Diagnosis]) -> None:
+    frame = '  File "/env/site-packages/pandas/core/reshape/concat.py", line 8, in concat\n'
+    error = "TypeError: cannot concatenate object of type 'list'; only Series are valid\n"
+    raised = f"Traceback (most recent call last):\n{frame}    raise TypeError(msg)\n"
+    assert cause(say(raised + error)).rule == "python-exception"
+    assert cause(say(f"{raised}TypeError: no such column\n")).rule == "dataset-not-loaded"
