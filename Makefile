@@ -67,9 +67,11 @@ test-all: ## Run `make test`, then all other tests of the practice cluster and o
 test-rest: $(VENV)/test.done ## Run what `make test` leaves out: every fault of real jobs, another Slurm, containers
 	@$(MAKE) --no-print-directory -j2 REST=yes test-faults test-docker test-slurm || { tail $(VENV)/images.log; exit 1; }
 
+# Each process reads the files that it is given: those in which such tests are.
 .PHONY: test-faults
 test-faults: $(VENV)/test.done
-	pytest -n 4 $(PYTEST) --warm-clients -m '$(HERE) and not ($(FIRST))' tests
+	pytest -n 4 $(PYTEST) --warm-clients -m '$(HERE) and not ($(FIRST))' tests/lab \
+	  $$(grep -rlE --include='*.py' 'mark\.(lab|train)\b' tests/unit tests/attacks)
 
 .PHONY: images
 images: $(VENV)/test.done
@@ -77,7 +79,7 @@ images: $(VENV)/test.done
 
 .PHONY: test-docker
 test-docker: images ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) -m docker tests
+	pytest $(PYTEST) tests/docker
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
