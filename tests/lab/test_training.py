@@ -126,6 +126,8 @@ def test_the_rendered_sbatch_script_runs_without_clusterkit(job: str, desk: Desk
 def test_four_slots_on_two_nodes_hold_six_horovod_ranks(desk: Desk) -> None:
     # Horovod's own launcher would start eight.
     words = ("--framework", "horovod", "--nodes", "2", "--gpus-per-node", "4", "--processes", "6")
+    # Six import torch at once, and the first would wait for the last for 30 s.
+    words += ("--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=300")
     script = desk.write("adds.py", lab_scripts.ADDS)
     done = desk.clusterkit("submit", "--wait", "--json", *words, script)
     assert done.returncode == 0, done.stdout + done.stderr
