@@ -39,7 +39,7 @@ _NOTHING = frozenset({"", "(null)", "None", "none"})
 
 _SQUEUE_FORMAT = "%i|%T|%r|%S|%o"
 _COMPONENT = re.compile(r"\+\d{1,7}$")
-_CANCELLED = "CANCELLED"
+_CANCELLED, _COMPLETING = "CANCELLED", "COMPLETING"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
@@ -135,15 +135,18 @@ def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, Scheduler
     """Read `squeue -h -t all -o "%i|%T|%r|%S|%o"`; lines that are no rows are passed over.
 
     Of a heterogeneous job (`12+0`, `12+1`) the first component counts, whose script it is. Slurm
-    says of that one that it failed, where another was cancelled by itself.
+    says of that one that it failed, where another was cancelled by itself: that it was is known
+    once that one has completed.
     """
     found: dict[str, SchedulerState] = {}
-    ended = dict[str, int]()
+    ended, completing = dict[str, int](), set[str]()
     for named, word, reason, start, command in _rows(text, queries, fields=5):
         job_id, _, component = named.partition("+")
         if component not in {"", "0"}:
             if word == _CANCELLED:
                 ended[job_id] = int(component) + 1
+            elif word == _COMPLETING:
+                completing.add(job_id)
         elif is_script(command.strip(), queries[job_id].script):
             state = state_of(word, reason=reason.strip())
             found[job_id] = replace(state, start=moment_of(start))
@@ -151,6 +154,9 @@ def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, Scheduler
         if found[job_id].state is JobState.FAILED:
             cancelled = state_of(_CANCELLED, reason=f"component {ended[job_id]} was cancelled")
             found[job_id] = replace(cancelled, start=found[job_id].start)
+    for job_id in completing & found.keys() - ended.keys():
+        if found[job_id].state is JobState.FAILED:
+            found[job_id] = replace(state_of(_COMPLETING), start=found[job_id].start)
     return found
 
 

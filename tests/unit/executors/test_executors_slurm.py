@@ -130,6 +130,7 @@ def test_a_component_that_was_cancelled_by_itself_is_named() -> None:
 
     assert state("FAILED", "CANCELLED") == (JobState.CANCELLED, "component 2 was cancelled")
     assert state("FAILED", "FAILED") == (JobState.FAILED, "NonZeroExitCode")
+    assert state("FAILED", "COMPLETING")[0] is JobState.RUNNING, "Slurm will say how it ended"
     assert state("RUNNING", "CANCELLED")[0] is JobState.RUNNING
 
 
