@@ -127,9 +127,9 @@ def test_four_slots_on_two_nodes_hold_six_horovod_ranks(desk: Desk) -> None:
     # Horovod's own launcher would start eight.
     words = ("--framework", "horovod", "--nodes", "2", "--gpus-per-node", "4", "--processes", "6")
     # Six import torch at once, and the first would wait for the last for 30 s.
-    words += ("--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=300")
+    patient = ("--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=300")
     script = desk.write("adds.py", lab_scripts.ADDS)
-    done = desk.clusterkit("submit", "--wait", "--json", *words, script)
+    done = desk.clusterkit("submit", "--wait", "--json", *words, *patient, script)
     assert done.returncode == 0, done.stdout + done.stderr
     output = desk.clusterkit("logs", json.loads(done.stdout)["job_id"]).stdout
     assert "world size 6, sum 15" in output
