@@ -590,9 +590,11 @@ def only_printed(hit: Hit, size: int) -> bool:
     last = at_last(hit)
     if any(raised_in(one) or _RAISED.match(one.text) for one in (hit, last)):
         return False
-    after = len(list(islice(_good_after(hit), _SOON)))
-    between = _many_good_after(replace(hit, last=hit.offset), _SOON, last.offset)
-    return (after == _SOON or (after > 0 and between)) and ends_well(hit, size, 1)
+    first = replace(hit, last=hit.offset)
+    went_on = _many_good_after(hit, _SOON) or (
+        _many_good_after(hit, 1) and _many_good_after(first, _SOON, last.offset)
+    )
+    return went_on and ends_well(hit, size, 1)
 
 
 def side_step(hit: Hit) -> bool:
@@ -604,7 +606,7 @@ def _many_good_after(hit: Hit, many: int = _MANY, until: float = math.inf) -> bo
     return sum(1 for _ in islice(_good_after(hit, until), many)) == many
 
 
-def _good_after(hit: Hit, until: float = math.inf) -> Iterator[str]:
+def _good_after(hit: Hit, until: float) -> Iterator[str]:
     size = int(min(_HEAD, until - hit.last))
     part = read_part(hit.file, hit.excerpts, hit.last, size).replace(b"\r", b"\n")
     lines = (read_line(raw).text for raw in part.split(b"\n")[1:])
