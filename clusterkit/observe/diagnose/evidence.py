@@ -711,7 +711,8 @@ def _but_warnings(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines that are not of a warning of Python, nor of the source below one."""
     warned = False
     for line in lines:
-        if not (of_warning := _WARNS.search(line) is not None) and not (warned and line[0] == " "):
+        of_warning = _WARNS.search(line) is not None
+        if not of_warning and not (warned and line.startswith(" ")):
             yield line
         warned = of_warning
 

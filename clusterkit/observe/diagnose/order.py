@@ -146,13 +146,14 @@ def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:
 
 def _failed_before(ends: Sequence[Event], events: Iterable[Event]) -> list[Event]:
     """Return what a launcher tells of tasks that had failed long before a job was ended."""
+    if not all(end.rule.outside for end in ends):
+        return []
     began = min(map(_time, ends))
     return [
         event
         for event in events
         if event.rule.id == "slurm-report"
         and _EXITED in event.hit.text
-        and all(end.rule.outside for end in ends)
         and (time_near(event.hit) or inf) < began - _LONG_S
     ]
 
