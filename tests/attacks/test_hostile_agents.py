@@ -34,7 +34,9 @@ RUN_ID = "job-20261121-120000-abcdef"
 HEALTHY = ("n1", "n3", "n4")
 WORDS = "epoch 1\nepoch 2\n"
 CALLS = 6
-"""A busy machine does not hear all of forty nodes in the seconds of one call."""
+"""A busy machine does not hear all nodes in the seconds of one call."""
+PARTS = 4
+"""Forty nodes on two processors, busy with other tests, are not heard in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Site:
     agents: Mapping[str, subprocess.Popen[bytes]]
     canary: Path
 
-    def ck(self, *words: str, within_s: float = 90) -> Ran:
+    def ck(self, *words: str, within_s: float = 240) -> Ran:
         ran = self.farm.run(*words, within_s=within_s)
         require_calm_or_good(ran)
         assert not self.canary.exists()
@@ -133,10 +135,13 @@ def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str)
     return Site(farm=one, run=run, ranks=ranks, agents=there, canary=canary)
 
 
-@pytest.fixture(scope="module")
-def liars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=range(PARTS))
+def liars(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    lies = dict(list(agents.FAST.items())[request.param :: PARTS])
     with ExitStack() as stack:
-        yield site(tmp_path_factory.mktemp("liars"), agents.FAST, stack, alive="alive")
+        yield site(tmp_path_factory.mktemp("liars"), lies, stack, alive="alive")
 
 
 @pytest.fixture
@@ -177,16 +182,17 @@ def require_healthy(site: Site) -> None:
 def test_each_lie_is_told_of_the_node_that_lies(liars: Site) -> None:
     before = outside(liars)
     silent = {"attempt", "blame", "gone", "where", "script", "pickle", "objects", "error", "hint"}
+    loud = set(liars.ranks) - silent - set(HEALTHY)
     told: set[str] = set()
     for _ in range(CALLS):
         status = liars.status()
         assert status["state"] == "running"
         reason = str(status["reason"])
         assert all("within" in why for why in re.findall(r"\bn[134]: ([^;]*)", reason)), reason
-        told |= blames(reason, agents.FAST)
-        if told >= set(agents.FAST) - silent and has_logs(liars) and not blames(reason, HEALTHY):
+        told |= blames(reason, loud)
+        if told == loud and has_logs(liars) and not blames(reason, HEALTHY):
             break
-    assert told >= set(agents.FAST) - silent, reason
+    assert told == loud, reason
     assert not blames(reason, HEALTHY), reason
     require_healthy(liars)
     for path in liars.run.path.rglob("*"):
@@ -214,7 +220,7 @@ def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:
         assert ran.code == 2
         assert "n2: answers nonsense: keepers/1.json" in ran.err
         for name in HEALTHY:
-            assert four.agents[name].wait(10) == -15, name
+            assert four.agents[name].wait(60) == -15, name
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -222,8 +228,9 @@ def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:
 
 
 def test_nodes_that_never_end_hold_nobody_up(endless: Site) -> None:
-    ran = endless.ck("status", str(endless.run.path), "--json")
-    assert ran.seconds < 60
+    ran = endless.ck("status", str(endless.run.path), "--json", within_s=240)
+    one_after_the_other = 15 * len(agents.SLOW)
+    assert ran.seconds < one_after_the_other
     status = json.loads(ran.out)
     assert status["state"] == "running"
     assert "drip: no end of its answer within" in status["reason"]
@@ -232,7 +239,7 @@ def test_nodes_that_never_end_hold_nobody_up(endless: Site) -> None:
     cancel = endless.farm.start("cancel", str(endless.run.path))
     try:
         for name in HEALTHY:
-            assert endless.agents[name].wait(60) == -15, name
+            assert endless.agents[name].wait(180) == -15, name
     finally:
         cancel.kill()
         cancel.wait()

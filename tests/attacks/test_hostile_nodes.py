@@ -173,7 +173,7 @@ def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
     job = PreflightJob(hosts=("drip", HEALTHY))
     probe = Probe(name="p", command="echo fine", parse=str, timeout_s=1.0)
     with dripping.as_user():
-        transport = SshTransport(SshOptions(margin_s=1.0))
+        transport = SshTransport(SshOptions(margin_s=15.0))
         compound = compose([probe], job, token=new_token())
         drip, good = transport.ask(job.hosts, compound, on_reply=lambda _: None)
     assert drip.reach.problem is ReachProblem.TIMEOUT
@@ -184,14 +184,14 @@ def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
 def test_a_conversation_ends_at_its_deadline_though_bytes_come(
     dripping: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterkit.transport.sync.helper._GREETING_S", 3.0)
+    monkeypatch.setattr("clusterkit.transport.sync.helper._GREETING_S", 15.0)
     with dripping.as_user():
         found = on_nodes(
             SshOptions(), ("drip", HEALTHY), lambda session: Helper(session, sys.executable).node
         )
     assert found[HEALTHY] == HEALTHY
     assert isinstance(found["drip"], RemoteError)
-    assert "within 3 s" in found["drip"].message
+    assert "within 15 s" in found["drip"].message
 
 
 def test_stacks_of_the_healthy_node_are_shown(nodes: Farm) -> None:
