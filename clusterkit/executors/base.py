@@ -51,6 +51,14 @@ QUEUED = "held"
 class RefusalError(RemoteError):
     """A job that was handed over and is certain not to run."""
 
+    ended_as = JobState.FAILED
+
+
+class CancelledEarlyError(RefusalError):
+    """A job that somebody cancelled while it was being handed over, and that does not run."""
+
+    ended_as = JobState.CANCELLED
+
 
 class UnconfirmedError(RemoteError):
     """A job that was handed over, and of which nobody can tell yet whether it was accepted."""

@@ -14,7 +14,6 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import (
     NO_PLATFORM,
     ClusterKind,
-    JobState,
     JobStatus,
     LaunchPlan,
     RenderedFile,
@@ -181,7 +180,7 @@ def submit_plan(
 def _keep_refusal(run: RunFolder, submission: Submission, error: RefusalError) -> None:
     """Keep the run with the reason why it never ran; or remove it, where there is no room."""
     try:
-        status = JobStatus(state=JobState.FAILED, reason=error.message)
+        status = JobStatus(state=error.ended_as, reason=error.message)
         runfolder.write_state(run, submission, status)
         files.remove(run.secrets)
     except UserError:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import JobState, JobStatus, LaunchPlan
+from clusterkit.core.model import JobStatus, LaunchPlan
 from clusterkit.core.timing import scaled
 from clusterkit.executors.base import (
     Executor,
@@ -96,7 +96,7 @@ class SshExecutor(Executor):
             raise
         except RefusalError as error:
             if not run.queued.exists():
-                status = JobStatus(state=JobState.FAILED, reason=error.message)
+                status = JobStatus(state=error.ended_as, reason=error.message)
                 runfolder.write_state(run, submission, status)
             raise
 

@@ -11,7 +11,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote_path
-from clusterkit.executors.base import Show, untold
+from clusterkit.executors.base import CancelledEarlyError, Show, untold
 from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import fetch, send
@@ -67,6 +67,7 @@ def start(run: RunFolder, layout: SshLayout, show: Show = untold) -> None:
     """Start a node agent on each node, all at once; where one does not start, none is left.
 
     Raises:
+        CancelledEarlyError: a node agent ended at once, because the job is cancelled.
         NodesBusy: others hold the slots of nodes; it is as if nothing had been started.
         NodesRefuse: a node did not take the job; each of them, with the reason.
         UserError: the run folder cannot be written, or ssh's configuration not be read.
@@ -86,6 +87,10 @@ def start(run: RunFolder, layout: SshLayout, show: Show = untold) -> None:
         with suppress(RemoteError):  # whoever looks next asks again
             fetch.fetch(run, layout)
         return
+    if run.cancelled.exists():
+        with suppress(RemoteError):
+            end(run, layout)
+        raise CancelledEarlyError("it was cancelled while it was being started")
     error, silent = refused(refusals, layout), frozenset[str]()
     if isinstance(error, NodesBusy):
         silent = _withdraw(run, layout, arguments.keys() - refusals.keys(), before)

@@ -16,7 +16,7 @@ from clusterkit.core import files, processes
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, Host, JobState
 from clusterkit.executors import submit_plan
-from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.base import CancelledEarlyError, SchedulerState
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -292,6 +292,26 @@ def test_a_node_that_refuses_in_the_last_moment_ends_a_held_job(
         ssh.EXECUTOR.start_queued(run, submission)
     assert load_job(run).status.state is JobState.FAILED
     assert machines.agents["n1"].wait(10) == -15
+
+
+def test_a_cancel_while_it_starts_is_no_failure(
+    tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order to end may reach a node agent before that has answered its client."""
+    run, submission = submitted(tmp_path, machines, array=True)
+    machines.late["n2"] = BROKEN
+    real = ask.ask_agents
+
+    def cancelled_meanwhile(*arguments: Any) -> dict[str, RemoteError]:
+        files.create_text(run.cancelled, "")
+        return real(*arguments)
+
+    monkeypatch.setattr(start, "ask_agents", cancelled_meanwhile)
+    with pytest.raises(CancelledEarlyError, match="it was cancelled while it was being started"):
+        ssh.EXECUTOR.start_queued(run, submission)
+    assert load_job(run).status.state is JobState.CANCELLED
+    assert machines.agents["n1"].wait(10) == -15
+    assert not list(run.failures.iterdir())
 
 
 # Attempts --------------------------------------------------------------------------------------
