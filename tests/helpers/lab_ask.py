@@ -64,14 +64,14 @@ def said(document: Mapping[str, Any], node: str, probe: str = "name") -> str:
     return text
 
 
-def await_no_job(lab: Lab, state: str | None = None, *, within_s: float) -> None:
+def await_no_job(lab: Lab, state: str | None = None) -> None:
     """Wait until Slurm lists no job, or none in a state.
 
     What srun has given back is listed as completing until the slurmd of each of its nodes has told
     slurmctld that the epilog is over.
     """
     listed = ["squeue", "--noheader", *([f"--states={state}"] if state else [])]
-    await_true(lambda: not lab.run("head", listed, check=True).stdout, within_s)
+    await_true(lambda: not lab.run("head", listed, check=True).stdout)
 
 
 @contextmanager

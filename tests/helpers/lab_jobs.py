@@ -115,12 +115,25 @@ def is_soon(lab: Lab, seconds: float) -> bool:
 
     So a busy machine, on which everything takes longer, makes nothing late.
     """
+    return seconds < 40 * _client_s(lab)
+
+
+def in_time(lab: Lab, seconds: float, within_s: float) -> bool:
+    """Tell whether it took no longer than on an idle machine, where a bare client takes 0.3 s.
+
+    What a slow machine makes longer is added, and a moment in which it stood still.
+    """
+    return seconds < within_s * max(1.0, _client_s(lab) / 0.3) + 10
+
+
+def _client_s(lab: Lab) -> float:
+    """Return how long a bare client takes on the head now."""
     began = time.monotonic()
     argv = [sys.executable, "-m", "clusterkit", "status", "--help"]
     with lab.popen("head", argv, cwd=ROOT) as client:
         client.communicate(timeout=300)
     assert client.returncode == 0
-    return seconds < 40 * (time.monotonic() - began)
+    return time.monotonic() - began
 
 
 def await_true(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

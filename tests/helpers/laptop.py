@@ -63,7 +63,7 @@ class Laptop:
         )  # fmt: skip
 
     def clusterkit(
-        self, *words: str, given: str | None = None, timeout_s: float = 60
+        self, *words: str, given: str | None = None, timeout_s: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Run clusterkit there to its end."""
         stdin = subprocess.DEVNULL if given is None else subprocess.PIPE

@@ -134,7 +134,7 @@ def _ip(pid: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ip in a host's network, but with our process numbers (for ``netns PID``)."""
     argv = ["nsenter", "--target", str(pid), "--net", "ip", *arguments]
     env = {"PATH": tool_path()}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=20)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
 def enter_argv(
@@ -150,7 +150,7 @@ def enter_argv(
     return ["nsenter", "--target", str(pid), *NAMESPACES, *inner]
 
 
-def kill_holders(holders: Sequence[int], *, timeout_s: float = 10.0) -> None:
+def kill_holders(holders: Sequence[int], *, timeout_s: float = 60.0) -> None:
     """End hosts and all their processes, at once and for certain.
 
     Raises:

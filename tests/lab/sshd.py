@@ -50,7 +50,7 @@ Host {hosts} 10.77.*
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
     BatchMode yes
-    ConnectTimeout 10
+    ConnectTimeout 20
 """
 
 

@@ -121,7 +121,7 @@ def test_a_client_that_is_struck_at_any_moment_leaves_no_job(
         time.sleep(1.0 + 7.0 * number / ROUNDS)
         for process in lab.processes("head", "-m clusterkit bench"):
             os.kill(process.pid, getattr(signal, signum))
-        client.communicate(timeout=60)
+        client.communicate(timeout=120)
         await_true(lambda: not lab.run("head", ["squeue", "-h"], check=True).stdout, 90)
         assert not [p for host in lab.hosts for p in lab.processes(host, r"(^|/)srun ")]
         for job in json.loads(desk.clusterkit("status", "--json", "--cluster", "lab").stdout)[

@@ -42,7 +42,7 @@ HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'],
 JOB = ("--framework", "env", "--gpus-per-node", "1", "--nodes", "2")
 CAPACITY = "(Code:InsufficientInstanceCapacity) Failure when resuming nodes"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-SLOW_S, LEFT_S = 90, 30.0
+SLOW_S, LEFT_S = 120, 90.0
 """How long a question takes by itself; how long until nothing of it is left once its client is:
 a step that SIGTERM met before it had begun is killed KillWait (10 s here) later."""
 SRUN = """\

@@ -46,7 +46,7 @@ def first_gpus_taken(desk: Desk) -> Iterator[None]:
     job_id = desk.lab.run("head", [*holder, "--wrap", "srun sleep 300"]).stdout.strip()
     state = ["squeue", "--noheader", "--format=%T", f"--jobs={job_id}"]
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "RUNNING" not in (said := desk.lab.run("head", state).stdout):
             assert time.monotonic() < deadline, said
             time.sleep(0.2)

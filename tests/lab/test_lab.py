@@ -98,13 +98,13 @@ def test_pretend_gpus_are_handed_out(lab: Lab) -> None:
 def test_jobs_share_a_node(lab: Lab) -> None:
     """Two small jobs run side by side on one node."""
     outer = ["srun", "-w", "n1", "-n1", "srun", "--overlap", "hostname"]
-    first = lab.popen("head", ["srun", "-w", "n1", "sleep", "30"])
+    first = lab.popen("head", ["srun", "-w", "n1", "sleep", "300"])
     try:
-        wait_for(lambda: bool(lab.processes("n1", "(^|/)sleep 30")))
-        assert lab.run("head", outer, timeout_s=20).stdout.strip() == "n1"
+        wait_for(lambda: bool(lab.processes("n1", "(^|/)sleep 300")))
+        assert lab.run("head", outer, timeout_s=120).stdout.strip() == "n1"
     finally:
         os.killpg(first.pid, signal.SIGTERM)
-        first.communicate(timeout=20)
+        first.communicate(timeout=120)
 
 
 def test_ssh_between_hosts_verifies_keys(lab: Lab) -> None:
@@ -119,7 +119,7 @@ def test_ssh_between_hosts_verifies_keys(lab: Lab) -> None:
 def test_ssh_from_outside(lab: Lab) -> None:
     """OpenSSH and fabric reach a host by name from the machine itself."""
     argv = ["ssh", "-F", str(lab.ssh_config), "n3", "hostname; squeue --noheader | wc -l"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split()[:1] == ["n3"], done.stderr
     config = fabric.Config(runtime_ssh_path=str(lab.ssh_config))
     with fabric.Connection("n2", config=config) as connection:
@@ -132,12 +132,12 @@ def test_hosts_talk_tcp_but_share_no_memory(lab: Lab) -> None:
         "import socket; s = socket.create_server(('', 29500)); print('up', flush=True);"
         "c, peer = s.accept(); c.sendall(peer[0].encode())"
     )
-    ask = "import socket; print(socket.create_connection(('n2', 29500), 10).recv(99).decode())"
+    ask = "import socket; print(socket.create_connection(('n2', 29500), 60).recv(99).decode())"
     server = lab.popen("n2", [sys.executable, "-c", serve])
     assert server.stdout is not None
     assert server.stdout.readline() == "up\n"
     assert lab.run("n1", [sys.executable, "-c", ask], check=True).stdout == "10.77.0.1\n"
-    server.communicate(timeout=10)
+    server.communicate(timeout=60)
 
     lab.run("n1", ["touch", "/dev/shm/mine", str(lab.shared / "ours")], check=True)
     assert lab.run("n2", ["ls", "/dev/shm/mine"]).returncode
@@ -202,7 +202,7 @@ def test_dead_hosts_come_back(own_lab: Lab) -> None:
     for host in ("switch", "head"):
         own_lab.kill_host(host)
         own_lab.up()
-        done = own_lab.run("head", ["srun", "-N2", "hostname"], timeout_s=30)
+        done = own_lab.run("head", ["srun", "-N2", "hostname"], timeout_s=120)
         assert sorted(done.stdout.split()) == ["n1", "n2"], done.stderr
         assert own_lab.run("n1", ["ssh", "n2", "hostname"]).stdout == "n2\n"
 

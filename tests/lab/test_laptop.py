@@ -94,16 +94,16 @@ def test_a_broken_connection_loses_nothing(laptop: Laptop) -> None:
         while "step 2" not in follows.stdout.readline():
             pass
         laptop.cut()
-        assert follows.wait(20) == 2
+        assert follows.wait(80) == 2
         assert "the connection broke; jobs there go on" in follows.stderr.read()
     # The other end has noticed as well.
-    await_true(lambda: not laptop.lab.processes("head", "submit --follow --env STEPS"), 10)
+    await_true(lambda: not laptop.lab.processes("head", "submit --follow --env STEPS"))
     with laptop.popen("logs", "--follow", "latest") as again:
         assert again.stdout is not None
         while "step 9" not in again.stdout.readline():
             pass
         again.kill()  # and so has nobody a process left who is killed
-    await_true(lambda: not laptop.lab.processes("head", "logs --follow latest"), 10)
+    await_true(lambda: not laptop.lab.processes("head", "logs --follow latest"))
     inside = laptop.clusterkit(
         "exec", "latest", "--", "sh", "-c", 'cat; exit "$1"', "x", "7", given="a"
     )

@@ -81,7 +81,7 @@ def test_one_slow_node_is_named(lab: Lab) -> None:
 
 
 def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "WINDOW_S", 5.0)
+    monkeypatch.setattr(links, "WINDOW_S", 20.0)
     drop = f"ip daddr {lab.layout.address('n1')} tcp dport {PORT} drop"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", drop):
         report = preflight(lab, named("net-rendezvous"))
@@ -92,7 +92,7 @@ def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.Mon
 def test_a_firewall_against_one_node_names_that_node(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "WINDOW_S", 5.0)
+    monkeypatch.setattr(links, "WINDOW_S", 20.0)
     reject = f"ip saddr {lab.layout.address('n3')} tcp dport {PORT} reject with tcp reset"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", reject):
         report = preflight(lab, named("net-rendezvous"))
@@ -120,7 +120,7 @@ def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
 
 def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
     def kill() -> None:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             # The shells around it hold the program's text in their arguments as well.
             for process in lab.processes("n2", r"(?s)^\S*python\S* -c .*ck-net"):

@@ -46,7 +46,7 @@ from tests.helpers.lab_faults import (
     sshd_stopped,
     wait_for_state,
 )
-from tests.helpers.lab_jobs import is_soon
+from tests.helpers.lab_jobs import await_true, is_soon
 from tests.lab import Lab
 from tests.lab.slurm import newer
 from tests.unit.preflight.test_probe_rdma import device, port_files
@@ -127,7 +127,9 @@ def names_unfit(document: Document, *unfit: str) -> None:
 @pytest.mark.parametrize("via", VIAS)
 def test_a_healthy_cluster_has_nothing_to_say(desk: Desk, via: str) -> None:
     """Not even where warnings and unknowns count; and the document is as the contract has it."""
+    began = time.monotonic()
     document = preflight(desk, *VIAS[via], "--strict")
+    took_s = time.monotonic() - began
     is_fit(document)
     assert list(document) == [
         *("schema", "nodes", "usable", "exclude", "findings", "counts", "seconds", "code")
@@ -140,7 +142,7 @@ def test_a_healthy_cluster_has_nothing_to_say(desk: Desk, via: str) -> None:
     if via == "srun" and newer():
         (placed,) = (one for one in document["findings"] if one["id"] == "TOPO007")
         assert (placed["summary"], placed["nodes"]) == ("block b1", NODES)
-    assert 0 < document["seconds"] < 30
+    assert 0 < document["seconds"] < took_s
     assert sum(document["counts"].values()) == len(document["findings"])
     passed = {f["id"] for f in document["findings"] if f["verdict"] == "pass"}
     assert passed >= {"SSH001", "HOST001", "HOST002", "HOST010", "HOST014", "FS002"}
@@ -502,23 +504,13 @@ def test_an_interrupt_leaves_nothing_behind(desk: Desk, via: str, stopped: bool)
         assert is_soon(lab, time.monotonic() - began), "the probe that hangs is waited for"
         assert (client.returncode, out) == (130, "")
         assert "Traceback" not in errors
-        # A probe may take ten seconds and more; a script notices earlier that nobody listens.
-        left = wait_until_gone(lab, "sleep 3600|nvidia-smi|CLUSTERKIT_PROBES", within_s=6)
-    assert left == {}
-    await_no_job(lab, "running", within_s=5)
+        # A probe may take longer; a script notices earlier that nobody listens.
+        began, words = time.monotonic(), "sleep 3600|nvidia-smi|CLUSTERKIT_PROBES"
+        await_true(lambda: not any(lab.processes(node, words) for node in NODES))
+        assert is_soon(lab, time.monotonic() - began)
+    await_no_job(lab, "running")
     assert list((desk.folder / "runs").iterdir()) == []
     assert not (desk.folder / "kept" / "manifest.json").exists()
-
-
-def wait_until_gone(lab: Lab, pattern: str, within_s: float) -> dict[str, list[Any]]:
-    """Return which processes of nodes still match when this time is over."""
-    deadline = time.monotonic() + within_s
-    while True:
-        found = {node: lab.processes(node, pattern) for node in NODES}
-        left = {node: processes for node, processes in found.items() if processes}
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.1)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_an_allocation_of_its_own(lab: Lab) -> None:
         assert said(done, node) == f"{node}\n"
         assert said(done, node, "long") == line * 20
         assert abs(found["clock_skew_s"]) < 1
-    await_no_job(lab, within_s=30)
+    await_no_job(lab)
 
 
 def test_inside_an_allocation(lab: Lab) -> None:
@@ -89,19 +89,19 @@ def test_busy_nodes_are_not_waited_for(lab: Lab) -> None:
         done = ask(lab, ["n1"], via="srun", immediate_s=2)
     finally:
         os.killpg(hold.pid, signal.SIGTERM)
-        hold.communicate(timeout=20)
+        hold.communicate(timeout=120)
     assert reach(done, "n1")["problem"] in {"scheduler", "busy"}
     assert is_soon(lab, done["seconds"])
 
 
 def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
     """What came is used, and nothing of it stays in the queue."""
-    probes = {"name": "uname -n", "hang": ["setsid sleep 15 & uname -n", 1]}
-    done = ask(lab, lab.nodes, via="srun", probes=probes, immediate_s=5, margin_s=1)
+    probes = {"name": "uname -n", "hang": ["setsid sleep 300 & uname -n", 1]}
+    done = ask(lab, lab.nodes, via="srun", probes=probes, immediate_s=20, margin_s=10)
     for node in lab.nodes:
         assert said(done, node) == f"{node}\n"
-    assert done["seconds"] < done["timeout_s"] + 5 + 1 + 8
-    await_no_job(lab, "running", within_s=30)
+    assert is_soon(lab, done["seconds"] - done["timeout_s"] - 20 - 10)
+    await_no_job(lab, "running")
 
 
 def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
@@ -113,8 +113,8 @@ def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
         time.sleep(0.1)
     for process in lab.processes("head", "python3 -m tests.helpers.ask_client"):
         os.kill(process.pid, signal.SIGINT)
-    client.communicate(timeout=20)
-    await_no_job(lab, "running", within_s=30)
+    client.communicate(timeout=45)  # before the probe ends of itself
+    await_no_job(lab, "running")
 
 
 def test_a_machine_without_srun(lab: Lab) -> None:

@@ -20,6 +20,11 @@ from tests.lab.fanout import fanned_out
 pytestmark = pytest.mark.lab
 
 PORT = 2022
+QUICK_S = 2
+"""After which those are given up that never answer."""
+MARGIN_S = 15
+LATE_S = 20
+"""As of the practice cluster's own configuration."""
 
 
 def test_every_node_answers(lab: Lab) -> None:
@@ -32,9 +37,9 @@ def test_every_node_answers(lab: Lab) -> None:
         found = reach(done, node)
         assert found["problem"] is None
         assert (found["via"], found["complete"]) == ("ssh", True)
-        assert 0 < found["connect_s"] < 10
-        assert 0 < found["latency_s"] < 0.5
-        assert abs(found["clock_skew_s"]) < 1
+        assert 0 < found["connect_s"] < done["seconds"]
+        assert 0 < found["latency_s"] < done["seconds"]
+        assert abs(found["clock_skew_s"]) < done["seconds"]  # the clock of one machine
 
 
 def test_each_failure_is_told_apart_and_holds_nobody_up(lab: Lab) -> None:
@@ -48,7 +53,7 @@ def test_each_failure_is_told_apart_and_holds_nobody_up(lab: Lab) -> None:
     assert problems == {"n1": None, "10.77.0.3": "refused", "n2": "timeout", "n99": "name"}
     assert "2 s" in reach(done, "n2")["detail"]
     assert done["heard"][0] in {"n1", "10.77.0.3", "n99"}
-    assert done["seconds"] < 6
+    assert is_soon(lab, done["seconds"] - QUICK_S)
 
 
 def test_a_black_hole_ends_in_time(lab: Lab) -> None:
@@ -58,7 +63,7 @@ def test_a_black_hole_ends_in_time(lab: Lab) -> None:
     done = ask(lab, ["10.77.8.8", "n1"], config_files=_quick(lab))
     assert reach(done, "10.77.8.8")["problem"] == "timeout"
     assert reach(done, "n1")["problem"] is None
-    assert done["seconds"] < 5
+    assert is_soon(lab, done["seconds"] - QUICK_S)
 
 
 def test_an_unknown_key_is_refused_and_accept_new_learns_it(lab: Lab, tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_a_refused_log_in_says_what_was_tried(lab: Lab, tmp_path: Path) -> None:
     done = ask(lab, ["n1"], config_files=nothing, identity_file=str(tmp_path / "locked"))
     assert reach(done, "n1")["problem"] == "auth"
     assert "has a passphrase: ssh-add it" in reach(done, "n1")["detail"]
-    assert done["seconds"] < 8
+    assert is_soon(lab, done["seconds"])
 
 
 def test_the_agent_is_asked(lab: Lab, tmp_path: Path) -> None:
@@ -116,16 +121,18 @@ def test_the_agent_is_asked(lab: Lab, tmp_path: Path) -> None:
     assert [reach(done, node)["problem"] for node in lab.nodes] == [None] * 3
 
 
-def test_a_server_that_hangs_after_the_greeting(lab: Lab) -> None:
+def test_a_server_that_hangs_after_the_greeting(lab: Lab, tmp_path: Path) -> None:
     """The look-up of keys never ends: authentication hangs."""
-    slow = ("AuthorizedKeysFile none", "AuthorizedKeysCommand /bin/sleep 60",
+    slow = ("AuthorizedKeysFile none", "AuthorizedKeysCommand /bin/sleep 300",
             "AuthorizedKeysCommandUser root")  # fmt: skip
     with another_sshd(lab, "n2", PORT, *slow):
-        done = ask(lab, ["n1", "n2"], config_files=_quick(lab), hosts={"n2": {"port": PORT}})
+        # Time enough to come as far as that.
+        files = _config(lab, tmp_path, "ConnectTimeout 15")
+        done = ask(lab, ["n1", "n2"], config_files=files, hosts={"n2": {"port": PORT}})
     assert reach(done, "n2")["problem"] == "timeout"
     assert "handshake" in reach(done, "n2")["detail"]
     assert reach(done, "n1")["problem"] is None
-    assert done["seconds"] < 6
+    assert is_soon(lab, done["seconds"] - 15)
 
 
 def test_jump_hosts(lab: Lab) -> None:
@@ -142,13 +149,13 @@ def test_jump_hosts(lab: Lab) -> None:
 
 
 def test_a_jump_host_that_is_not_there(lab: Lab, tmp_path: Path) -> None:
-    files = _config(lab, tmp_path, "ConnectTimeout 2")
+    files = _config(lab, tmp_path, f"ConnectTimeout {QUICK_S}")
     with stopped(listeners(lab, "n1", "sshd_config_n1")):
         done = ask(lab, ["n2", "n3"], config_files=files, jump_host="n1")
     for node in ("n2", "n3"):
         assert reach(done, node)["problem"] == "timeout"
         assert reach(done, node)["detail"].startswith("jump host n1: ")
-    assert done["seconds"] < 8
+    assert is_soon(lab, done["seconds"] - QUICK_S)
     done = ask(lab, ["n2"], jump_host="n77")
     assert reach(done, "n2")["problem"] == "name"
 
@@ -196,10 +203,10 @@ def test_a_shell_that_runs_nothing(lab: Lab) -> None:
 
 
 def test_a_shell_that_never_answers(lab: Lab) -> None:
-    with another_sshd(lab, "n2", PORT, "ForceCommand sleep 60"):
+    with another_sshd(lab, "n2", PORT, "ForceCommand sleep 300"):
         done = ask(lab, ["n2"], hosts={"n2": {"port": PORT}}, probes={"x": ["true", 1]}, margin_s=1)
     assert reach(done, "n2")["problem"] == "timeout"
-    assert done["seconds"] < done["timeout_s"] + 4
+    assert is_soon(lab, done["seconds"] - done["timeout_s"])
 
 
 def test_an_interrupt_ends_it_at_once(lab: Lab) -> None:
@@ -226,15 +233,16 @@ def test_an_interrupt_ends_it_at_once(lab: Lab) -> None:
 
 def test_what_there_is_of_a_node_that_hangs(lab: Lab) -> None:
     """The frames that came are used, and the rest is known to be missing."""
-    hang = "setsid sleep 15 & uname -n"  # holds the pipe open, out of reach of `timeout`
-    done = ask(lab, ["n1", "n2"], probes={"name": "uname -n", "hang": [hang, 1]}, margin_s=1)
+    hang = "setsid sleep 45 & uname -n"  # holds the pipe open, out of reach of `timeout`
+    probes = {"name": "uname -n", "hang": [hang, 1]}
+    done = ask(lab, ["n1", "n2"], probes=probes, margin_s=MARGIN_S)
+    assert done["timeout_s"] + MARGIN_S < 45
     for node in ("n1", "n2"):
         assert reach(done, node)["problem"] is None
         assert not reach(done, node)["complete"]
         assert said(done, node) == f"{node}\n"
         late = done["replies"][node]["outputs"].get("hang")
         assert late is None or late["exit_code"] is None
-    assert done["seconds"] < done["timeout_s"] + 4
 
 
 @pytest.mark.parametrize("name", ["n1;reboot", "$(id)", "-oProxyCommand=id"])
@@ -255,7 +263,7 @@ def test_three_hundred_hosts_of_which_twenty_are_black_holes(lab: Lab) -> None:
         done = ask(lab, nodes, config_files=[str(fan.ssh_config)])
     problems = [reach(done, node)["problem"] for node in nodes]
     assert problems == ["timeout"] * 20 + [None] * 280, reach(done, nodes[22])
-    assert done["seconds"] < 10 + 10  # on a quiet machine, 10.1
+    assert is_soon(lab, done["seconds"] - LATE_S)  # on a quiet machine, 0.1 s later
     first_hole = min(done["heard"].index(node) for node in holes)
     assert first_hole > 20, "black holes kept the others waiting"
 
@@ -273,6 +281,6 @@ def _config(lab: Lab, folder: Path, *lines: str) -> list[str]:
 def _quick(lab: Lab) -> list[str]:
     """Write a configuration that soon gives up on those that never answer, and on nobody else."""
     path = lab.shared / "quick"
-    quick = "Host n2 10.77.8.8 10.77.9.9\n    ConnectTimeout 2\n"
+    quick = f"Host n2 10.77.8.8 10.77.9.9\n    ConnectTimeout {QUICK_S}\n"
     path.write_text(quick + (lab.layout.ssh / "ssh_config").read_text())
     return [str(path)]

@@ -118,11 +118,13 @@ def test_a_cancel_leaves_nothing(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 1.0, 1.6, 2.4])
 def test_a_cancel_during_the_start_leaves_nothing(cluster: Cluster, after_s: float) -> None:
+    cluster.environment |= UNSCALED  # on a busy machine the nodes lose each other otherwise
     run, client = cluster.submitting("echo asleep; sleep 300", **APART)
     time.sleep(after_s)
     assert cluster.ck("cancel", str(run.path))[0] == 0
-    client.wait(30)
-    assert ended(cluster, run)[0] == "cancelled"
+    client.wait(120)
+    state, reason = ended(cluster, run)
+    assert state == "cancelled", reason
     nodes = cluster.lab.nodes
     await_true(lambda: not any(cluster.lab.processes(node, run.run_id) for node in nodes))
 
@@ -274,7 +276,7 @@ def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:
         "echo attempt $CK_RESTART_COUNT >> seen; cat seen; [[ $CK_RESTART_COUNT = 1 ]] || sleep 300"
     )
     options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
-    run = cluster.submit(body, **options, time="0:06", requeue=1)
+    run = cluster.submit(body, **options, time="0:30", requeue=1)
     assert ended(cluster, run) == ("succeeded", None)
     for rank in range(3):
         lines = run.log(rank).read_text().splitlines()
