@@ -176,7 +176,7 @@ def farm(
         yield Farm(folder=folder, env=env)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         for one in listeners.values():
             one.close()
 
@@ -211,7 +211,7 @@ def _write_client(home: Path, port: int, names: Sequence[str], others: Mapping[s
     ]
     common = (
         "Host *\n  HostName 127.0.0.1\n  User root\n  IdentitiesOnly yes\n"
-        f"  UserKnownHostsFile {home}/.ssh/known_hosts\n  ConnectTimeout 5\n"
+        f"  UserKnownHostsFile {home}/.ssh/known_hosts\n  ConnectTimeout 20\n"
     )
     (home / ".ssh/config").write_text("".join(blocks) + common)
     (home / ".ssh/known_hosts").write_text(f"[127.0.0.1]:{port} {key}\n")

@@ -31,7 +31,7 @@ def member(rank: int = 1, **changes: Any) -> Member:
     return Member(**{**known, **changes})
 
 
-def until(true: Callable[[], object], seconds: float = 10) -> None:
+def until(true: Callable[[], object], seconds: float = 50) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -54,7 +54,7 @@ class Echo:
     def ask(self, message: dict[str, Any], **changes: Any) -> Any:
         with connect(self.address, member(**changes)) as connection:
             connection.send(message)
-            return connection.receive(5)["answer"]
+            return connection.receive(50)["answer"]
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_the_first_node_is_waited_for_and_who_was_there_instead_is_told() -> Non
 
 
 def stranger(address: tuple[str, int], *, source: str = HERE) -> socket.socket:
-    return socket.create_connection(address, timeout=5, source_address=(source, 0))
+    return socket.create_connection(address, timeout=50, source_address=(source, 0))
 
 
 def test_idle_connections_keep_nobody_out(echo: Echo) -> None:
@@ -354,7 +354,7 @@ BROKEN = [
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
 def test_nonsense_of_a_node_of_the_job_is_that_nodes_error(echo: Echo, body: bytes) -> None:
     with connect(echo.address, member(2)) as broken:
-        broken._stream.write(broken.seal(body), time.monotonic() + 5)
+        broken._stream.write(broken.seal(body), time.monotonic() + 50)
         with pytest.raises(PeerError, match="closed"):
             broken.receive(60)
     assert not echo.heard
@@ -388,7 +388,7 @@ def test_one_node_has_only_so_many_connections(echo: Echo) -> None:
         many = [stack.enter_context(connect(echo.address, member(2))) for _ in range(30)]
         until(lambda: len(echo.listener._served[2]) <= 8)
         many[-1].send({"n": 1})
-        assert many[-1].receive(5)
+        assert many[-1].receive(50)
         assert echo.ask({"n": 2}, rank=1) == {"n": 2}
 
 

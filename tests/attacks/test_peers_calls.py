@@ -28,7 +28,7 @@ from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
 from tests.helpers.port_ranges import next_range
 
 TOKEN = "f" * 32
-SILENCE_S = 1.0
+SILENCE_S = 4.0
 NODES = Allocation(job_id="attack", names=("127.0.0.1", "n2", "n3"), slots=(), tasks=3, token=TOKEN)
 
 

@@ -44,7 +44,7 @@ def on_terminal(argv: list[str], cwd: Path) -> str:
     )
     os.close(slave)
     said = read_to_end(master)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     return said.decode(errors="surrogateescape").replace("\r\n", "\n")
 
 

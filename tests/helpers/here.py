@@ -46,7 +46,7 @@ class TalkHere:
         return self.process.stderr.read().decode().strip()
 
     def exit_code(self) -> int:
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def leave(self) -> None:
         """End the conversation, as a closed connection does."""
@@ -54,7 +54,7 @@ class TalkHere:
             assert stream is not None
             with suppress(BrokenPipeError):  # what was still to be sent, to one who has left
                 stream.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class SessionHere:

@@ -196,7 +196,7 @@ def test_a_question_ends_by_ctrl_c_as_any_work_does(tmp_path: Path) -> None:
     for _ in range(3):
         os.write(ours, b"\x03")
         with suppress(subprocess.TimeoutExpired):
-            client.wait(timeout=10)
+            client.wait(timeout=30)
             break
     assert client.returncode == 130
     os.close(ours)
@@ -215,7 +215,7 @@ def test_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer.output, answer.code, answer.complaint) == ("C\n", 3, "no")
     assert not run_command(("no-such-tool",)).found
     monkeypatch.setattr("clusterkit.config.init.TIMEOUT_S", 0.1)
-    assert run_command(("sleep", "5")).complaint == "sleep: no answer in 0 s"
+    assert run_command(("sleep", "600")).complaint == "sleep: no answer in 0 s"
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o755)

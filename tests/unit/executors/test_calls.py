@@ -44,6 +44,15 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Miss nobody who is only slow."""
+    for module in (calls, coordinator):
+        monkeypatch.setattr(module, "SILENCE_S", 60.0)
+        monkeypatch.setattr(module, "DOUBT_S", 60.0)
+    monkeypatch.setattr(calls, "HEAD_SILENCE_S", 60.0)
+
+
+@pytest.fixture
 def layout(tmp_path: Path) -> SshLayout:
     return SshLayout(
         job_id=f"ssh-{tmp_path.name}",
@@ -73,7 +82,7 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[PeerConnection]]:
         connection.peer_state.end()
 
 
-def until(true: Callable[[], object], within_s: float = 10.0) -> None:
+def until(true: Callable[[], object], within_s: float = 50.0) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline
@@ -90,6 +99,7 @@ def failed(rank: int) -> NodeResult:
     return NodeResult(node_rank=rank, node=NAMES[rank], exit_code=9, started_at=1.0, ended_at=2.0)
 
 
+@pytest.mark.usefixtures("_patient")
 def test_nobody_begins_before_all_are_there(nodes: list[PeerConnection]) -> None:
     coordinator, second, third = nodes
     coordinator.begin()
@@ -101,12 +111,14 @@ def test_nobody_begins_before_all_are_there(nodes: list[PeerConnection]) -> None
     assert len({connection.port for connection in nodes}) == 1
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_failure_reaches_every_run_folder(nodes: list[PeerConnection], layout: SshLayout) -> None:
     begun(nodes)
     node_results.note_failure(nodes[2].peer_state.run, failed(2), attempt=0, n_nodes=3)
     until(lambda: all(connection.peer_state.failure == failed(2) for connection in nodes))
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_cancellation_reaches_every_run_folder(nodes: list[PeerConnection]) -> None:
     begun(nodes)
     nodes[1].peer_state.run.cancelled.touch()
@@ -297,7 +309,7 @@ def test_one_that_has_ended_is_not_missed(nodes: list[PeerConnection], first: in
     assert [connection.peer_state.failure for connection in nodes] == [None, None, None]
     for connection in reversed(nodes):
         connection.leave()
-    leaving.join(5)
+    leaving.join(50)
     assert not leaving.is_alive()
 
 
@@ -306,7 +318,7 @@ def test_a_stranger_is_told_nothing(nodes: list[PeerConnection]) -> None:
     assert nodes[0].port is not None
     address = (NAMES[0], nodes[0].port + PORT_STRIDE - 1)
     for message in (b'{"rank": 1, "ended": true}\n', b"GET / HTTP/1.1\r\n", b"\xff\n"):
-        with socket.create_connection(address, timeout=5) as stranger:
+        with socket.create_connection(address, timeout=50) as stranger:
             stranger.sendall(message)
             assert stranger.makefile("rb").readline() == b""
     known = {"rank": 1, "of": 3, "attempt": 0, "purpose": "calls"}
@@ -318,7 +330,7 @@ def test_a_stranger_is_told_nothing(nodes: list[PeerConnection]) -> None:
 def ask(address: tuple[str, int], member: Member) -> dict[str, object]:
     with peers.connect(address, member) as friend:
         friend.send({})
-        return friend.receive(5)
+        return friend.receive(50)
 
 
 def test_ports_of_others_are_passed_over(nodes: list[PeerConnection], layout: SshLayout) -> None:
@@ -388,12 +400,12 @@ def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(
         over.wait()
 
     nodes[0]._miss = nodes[1]._call = stays  # type: ignore[attr-defined, method-assign]
-    assert all(calling.acquire(timeout=10) for _ in nodes)
+    assert all(calling.acquire(timeout=50) for _ in nodes)
     leaving = [threading.Thread(target=one.leave, daemon=True) for one in nodes]
     for thread in leaving:
         thread.start()
     try:
-        until(lambda: not any(thread.is_alive() for thread in leaving), within_s=5)
+        until(lambda: not any(thread.is_alive() for thread in leaving), within_s=50)
         assert node_results.first_failure(shared.run, 0) is None
     finally:
         over.set()
@@ -417,7 +429,7 @@ def test_calls_that_never_get_through_end_no_job(
     (second,) = shared.begin(1)
     thread = second._thread
     assert thread is not None
-    thread.join(10)
+    thread.join(50)
     assert not thread.is_alive()
     assert second.peer_state.failure is None
 

@@ -124,7 +124,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Peer
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 50
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

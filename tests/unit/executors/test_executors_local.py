@@ -72,7 +72,7 @@ def log(run: RunFolder, rank: int = 0) -> str:
 
 
 def await_line(run: RunFolder, line: str, rank: int = 0) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not run.log(rank).exists() or line not in log(run, rank):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
@@ -81,7 +81,7 @@ def await_line(run: RunFolder, line: str, rank: int = 0) -> None:
 @contextmanager
 def time_held(run: RunFolder) -> Iterator[None]:
     """Have nobody look at the time of a job of one node, from the start of its worker on."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (controller := files.read_json(run.controller)) is None or not processes.children(
         controller["pid"]
     ):
@@ -337,7 +337,7 @@ def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path, tmp_pa
     subprocess.run(["umount", str(unseen)], check=True)
     try:
         go.touch()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "Read-only file system" not in (load_job(run).status.reason or ""):
             assert time.monotonic() < deadline, load_job(run).status
             time.sleep(0.1)
@@ -351,7 +351,7 @@ def test_a_killed_controller_means_unknown_and_can_be_cancelled(runs: Runs) -> N
     controller = files.read_json(run.controller)
     assert controller is not None
     os.kill(controller["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while processes.alive(controller["pid"]) and time.monotonic() < deadline:
         time.sleep(0.02)
     status = load_job(run).status

@@ -90,10 +90,11 @@ def test_a_hang_is_told_and_one_that_ends_is_taken_back(runs: Runs, tmp_path: Pa
         f"{sys.executable} {tmp_path}/recorders.py {HELD} & {STEPS}"
         "until [[ -e $CK_RESULTS/go ]]; do sleep 0.1; done; echo step 9; sleep 600"
     )
+    began = time.monotonic()
     run = runs.start(body, runs.plan(nodes=1, hang_after_s=2))
     found = await_hang(run)
     assert (found.node, found.step, found.by, found.over) == ("node-0", 6, "steps", False)
-    assert 2 <= found.silent_s < 20
+    assert 2 <= found.silent_s <= time.monotonic() - began
     job = load_job(run)
     assert job.status.state is JobState.RUNNING
     assert (job.status.reason or "").startswith("it hangs: no step on node-0 for ")
@@ -336,7 +337,7 @@ def test_a_rank_that_was_stopped_is_named_without_py_spy(runs: Runs) -> None:
     body = f"[[ $CK_NODE_RANK = 1 ]] || {{ {HANGS}; }}; {sleeps}"
     run = runs.start(body, runs.plan(hang_after_s=4))
     await_line(run, "step 2")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     pids: list[int] = []
     while not pids:
         assert time.monotonic() < deadline

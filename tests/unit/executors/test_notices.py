@@ -119,9 +119,10 @@ def test_gcp_says_that_it_takes_a_vm_now(service: type[Service], tmp_path: Path)
     assert told(tmp_path, "gcp") is None
     for texts in ({PREEMPTED: "TRUE\n"}, {EVENT: "TERMINATE_ON_HOST_MAINTENANCE\n"}):
         service.texts = texts
+        before = time.time()
         found = notices.look("gcp")
         assert found is not None
-        assert found[1] - time.time() == pytest.approx(30, abs=5)
+        assert before + 30 <= found[1] <= time.time() + 30
     service.texts = {PREEMPTED: "FALSE", EVENT: "MIGRATE_ON_HOST_MAINTENANCE"}
     assert notices.look("gcp") is None
 
@@ -141,9 +142,10 @@ def test_azure_names_the_machines_that_it_takes(service: type[Service], tmp_path
     assert notices.look("azure") == ("Azure announces Preempt", first)
     events = [event("Terminate", "", "gpu_3", status="Started")]
     service.texts[EVENTS] = json.dumps({"Events": events})
+    before = time.time()
     found = notices.look("azure")
     assert found is not None
-    assert found[1] == pytest.approx(time.time(), abs=5)
+    assert before <= found[1] <= time.time()
 
 
 @pytest.mark.parametrize("cloud", SIGNS)

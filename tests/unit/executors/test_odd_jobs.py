@@ -63,7 +63,7 @@ class Desk:
         """Run the same in a process of its own, by whose clock it is later."""
         argv = [sys.executable, "-c", AN_HOUR_OFF, str(ahead_s), *words]
         return subprocess.run(
-            argv, env=self.environment, capture_output=True, text=True, check=False, timeout=60
+            argv, env=self.environment, capture_output=True, text=True, check=False, timeout=300
         )
 
     def state(self, run: RunFolder, *, ahead_s: float = 0.0) -> str:
@@ -77,7 +77,7 @@ def left(run: RunFolder) -> set[int]:
     return {pid for pid in processes.marked(run.marker(), prefix=True) if processes.alive(pid)}
 
 
-def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def await_true(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never came"
@@ -149,7 +149,7 @@ def test_a_run_folder_that_is_removed_ends_the_job_and_is_told(desk: Desk) -> No
         assert waiting.stderr is not None
         assert "running" in waiting.stderr.readline()
         shutil.rmtree(run.path)
-        _, said = waiting.communicate(timeout=30)
+        _, said = waiting.communicate(timeout=120)
     assert waiting.returncode == 2
     assert f"{run.path} has been removed" in said
     await_true(lambda: not left(run))

@@ -142,7 +142,7 @@ def test_a_launcher_that_is_not_there_is_the_last_word(
 ) -> None:
     plan = make_plan(make_cluster(run.path), framework=framework)
     files.write_json(run.plan, files.plain(plan))
-    start(run, f'echo "{words}" >&2; exit 1').wait(30)
+    start(run, f'echo "{words}" >&2; exit 1').wait(120)
     tail = result(run).tail
     log = run.log(0).read_text().splitlines()
     assert tail[0] == log[0] == words
@@ -158,7 +158,7 @@ def test_a_launcher_that_is_not_there_is_the_last_word(
 def test_in_a_container_it_is_the_image_that_lacks_it(run: RunFolder) -> None:
     plan = files.plain(make_plan(make_cluster(run.path), framework="horovod"))
     files.write_json(run.plan, {**plan, "container": {"image": "mine:1"}})
-    start(run, "echo \"No module named 'horovod'\"; exit 1").wait(30)
+    start(run, "echo \"No module named 'horovod'\"; exit 1").wait(120)
     assert "which the image mine:1 does not have" in result(run).tail[1]
 
 

@@ -195,7 +195,7 @@ def test_an_sbatch_that_hangs_is_no_refusal(
 ) -> None:
     monkeypatch.setattr("clusterkit.executors.run.submit_journal.SBATCH_TIMEOUT_S", 0.5)
     lists(fake)
-    job = unconfirmed(fake, tmp_path, "exec sleep 10")
+    job = unconfirmed(fake, tmp_path, "exec sleep 300")
     assert "no answer in" in (job.status.reason or "")
 
 

@@ -256,7 +256,7 @@ def test_where_others_were_faster_the_job_stays_held_and_nothing_runs(
     machines.late = dict.fromkeys(("n1",), BUSY)
     with pytest.raises(NodesBusy, match="n1: it is busy"):
         ssh.EXECUTOR.start_queued(run, submission)
-    assert machines.agents["n2"].wait(10) == -9
+    assert machines.agents["n2"].wait(120) == -9
     assert load_job(run).status.state is JobState.PENDING
     assert run.queued.exists()
     assert not run.cancelled.exists()
@@ -291,7 +291,7 @@ def test_a_node_that_refuses_in_the_last_moment_ends_a_held_job(
     with pytest.raises(NodesRefuse, match="n2: it is broken"):
         ssh.EXECUTOR.start_queued(run, submission)
     assert load_job(run).status.state is JobState.FAILED
-    assert machines.agents["n1"].wait(10) == -15
+    assert machines.agents["n1"].wait(120) == -15
 
 
 def test_a_cancel_while_it_starts_is_no_failure(

@@ -36,11 +36,10 @@ def process(folder: Path, *before: str, **variables: str) -> Iterator[None]:
         cwd=folder,
         env={"PATH": os.environ["PATH"], "CK_TMP": "/tmp", **variables},
     ) as one:
-        deadline = time.monotonic() + 20
-        while not ready.exists():
+        deadline = time.monotonic() + 50
+        while not ready.exists() or b"exec" in Path(f"/proc/{one.pid}/cmdline").read_bytes():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        time.sleep(0.1)  # for its exec
         try:
             yield
         finally:

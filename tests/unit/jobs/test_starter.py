@@ -44,7 +44,7 @@ def submitted(desk: Path, *words: str) -> dict[str, object]:
     return document
 
 
-def awaited(look: Callable[[], Found], timeout_s: float = 30.0) -> Found:
+def awaited(look: Callable[[], Found], timeout_s: float = 120.0) -> Found:
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
         assert time.monotonic() < deadline

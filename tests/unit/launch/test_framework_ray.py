@@ -173,10 +173,10 @@ def test_two_jobs_on_a_machine_have_no_port_and_no_folder_in_common(folder: Path
 def test_who_is_missing_is_named_when_the_time_is_up(folder: Path) -> None:
     nodes = Nodes(folder, count=3)
     nodes.start(2)
-    nodes.start(0, "pass", "--start-timeout=4")  # in which the other one is heard
+    nodes.start(0, "pass", "--start-timeout=20")  # in which the other one is heard
     said, _ = nodes.started[0].communicate(timeout=60)
     assert nodes.started[0].returncode == 1
-    assert said == "clusterkit: after 4 s Ray lacks nodes: node-1 (nothing was heard of it)\n"
+    assert said == "clusterkit: after 20 s Ray lacks nodes: node-1 (nothing was heard of it)\n"
     assert nodes.started[2].wait(60) == 0
     assert nodes.left() == []
 
@@ -201,13 +201,13 @@ def test_a_node_whose_ray_dies_fails_and_the_first_one_waits_to_be_ended(folder:
     other = nodes.start(1)
     await_line(head, "driving")
     kill_ray_of(nodes, 1)
-    said, _ = other.communicate(timeout=30)
+    said, _ = other.communicate(timeout=120)
     assert other.returncode == 1
     assert "clusterkit: Ray has ended on node-1:" in said
     await_line(head, "the job cannot go on without node-1")
     assert head.poll() is None
     head.terminate()
-    assert head.wait(30) == 143
+    assert head.wait(120) == 143
     assert nodes.left() == []
 
 

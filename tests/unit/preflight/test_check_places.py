@@ -365,7 +365,7 @@ class Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answer = self.answers.get(self.path.rsplit("/", 1)[1], "")
         if answer == "hang":
-            time.sleep(2)
+            time.sleep(300)
         there = answer and self.headers["Metadata-Flavor"] == "Google"
         self.send_response(302 if answer.startswith("http") else 200 if there else 404)
         self.send_header("Location", answer)
@@ -399,7 +399,9 @@ def test_a_metadata_server_that_is_really_asked(
         text = placement.PROBE.snippet(JOB)
         assert text is not None
         text = text.replace("169.254.169.254", f"127.0.0.1:{server.server_port}")
-        probe = dataclasses.replace(placement.PROBE, command=text.replace("-m 1", "-m 0.5"))
+        within_s = 0.5 if answer == "hang" else 60
+        text = text.replace("-m 1", f"-m {within_s}")
+        probe = dataclasses.replace(placement.PROBE, command=text, timeout_s=300)
         proxy = {"http_proxy": "http://127.0.0.1:9", "PATH": os.environ["PATH"]}
         env = {**proxy, "CLUSTERKIT_MACHINE_ROOT": machine(tmp_path, "gcp")}
         said = read_output(probe, run_probe(probe, JOB, env=env))

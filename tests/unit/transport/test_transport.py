@@ -263,7 +263,7 @@ class TestLocal:
         # Both pipes stay open in a session that `timeout` does not know.
         stays = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & echo begun"
         script = compound(quick="echo here", slow=stays)
-        (reply,) = LocalTransport(timeout_s=4).ask(["me"], script, on_reply=lambda _: None)
+        (reply,) = LocalTransport(timeout_s=15).ask(["me"], script, on_reply=lambda _: None)
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was not waited for
         assert reply.outputs["quick"].stdout == "here\n"
         assert reply.reach.problem is None

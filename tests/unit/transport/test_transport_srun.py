@@ -143,7 +143,7 @@ def test_an_srun_that_has_to_be_killed_leaves_no_allocation(
         f"trap '' INT TERM; echo '{said}' >&2; while :; do /bin/sleep 0.05; done\n",
     )
     fake("scancel", f'echo "$*" >>{tmp_path}/cancelled\n')
-    margin_s = 0.5 - compound_of(["n1"]).timeout_s
+    margin_s = 15 - compound_of(["n1"]).timeout_s
     (reply,) = ask("n1", job_id=job_id, immediate_s=0, margin_s=margin_s)
     assert reply.reach.problem is not None
     cancelled = tmp_path / "cancelled"
