@@ -13,6 +13,8 @@ QUIET := $(shell test -t 2 || echo --quiet --quiet)
 PIP := $(BIN)/python -m pip --disable-pip-version-check $(QUIET)
 # What a lock pins, each file checked against its hash, and nothing else (docs/dependencies.md)
 LOCKED := install --no-deps --no-build-isolation --require-hashes --requirement
+# Of what only tests need, Python compiles what is imported, when it is: pip would compile all of it
+UNCOMPILED := $(subst install,install --no-compile,$(LOCKED))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
@@ -208,12 +210,12 @@ $(VENV)/torch.done: $(VENV)/core.done locks/torch-cpu.txt locks/torch-cuda.txt
 
 $(VENV)/dev.done: $(VENV)/core.done locks/dev.txt
 	@echo "installing the development tools"
-	@$(PIP) $(LOCKED) locks/dev.txt
+	@$(PIP) $(UNCOMPILED) locks/dev.txt
 	@touch $@
 
 $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done locks/train.txt images/horovod/build-wheel.sh | debian-test
 	@echo "installing deepspeed, accelerate and transformers"
-	@DS_BUILD_OPS=0 $(PIP) $(LOCKED) locks/train.txt
+	@DS_BUILD_OPS=0 $(PIP) $(UNCOMPILED) locks/train.txt
 	@echo "installing horovod (built from source once, some minutes; kept in ~/.cache/clusterkit)"
 	@if type g++ cmake make >/dev/null 2>&1; then \
 	  wheel=$$($(HOROVOD)) && $(PIP) install --no-index --no-deps "$$wheel"; \
