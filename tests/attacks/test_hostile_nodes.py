@@ -173,7 +173,7 @@ def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
     job = PreflightJob(hosts=("drip", HEALTHY))
     probe = Probe(name="p", command="echo fine", parse=str, timeout_s=1.0)
     with dripping.as_user():
-        transport = SshTransport(SshOptions(margin_s=1.0))
+        transport = SshTransport(SshOptions(margin_s=15.0))
         compound = compose([probe], job, token=new_token())
         drip, good = transport.ask(job.hosts, compound, on_reply=lambda _: None)
     assert drip.reach.problem is ReachProblem.TIMEOUT

@@ -55,15 +55,20 @@ class Hang:
     """Whether it has gone on."""
 
     @property
-    def text(self) -> str:
-        """Return it in words."""
+    def what(self) -> str:
+        """Return what was noticed, in words."""
         silent = in_words(self.silent_s)
         if self.by == "activity":
             alone = "judged by that alone, as no step was printed"
-            return f"it hangs: {self.node} was idle, without output, for {silent} ({alone})"
+            return f"{self.node} was idle, without output, for {silent} ({alone})"
         last = "" if self.step is None else f", after step {self.step}"
         what = "heartbeat" if self.by == "heartbeat" else "step"
-        return f"it hangs: no {what} on {self.node} for {silent}{last}"
+        return f"no {what} on {self.node} for {silent}{last}"
+
+    @property
+    def text(self) -> str:
+        """Return it in words, as the reason of a job that is running."""
+        return f"it hangs: {self.what}"
 
 
 def hang_file(run: RunFolder, attempt: int) -> Path:

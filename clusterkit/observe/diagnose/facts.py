@@ -92,7 +92,9 @@ def _processes(plan: Mapping[str, Any]) -> int | None:
 
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
     status = job.status
-    yield _fact("state", status.state)
+    hang = _hung(job, node_results.latest_attempt(job.run))
+    before = f"; before that it hung: {hang.what}" if hang is not None else ""
+    yield _fact("state", f"{status.state}{before if status.state is JobState.TIMEOUT else ''}")
     if status.state is JobState.TIMEOUT and job.submission.requeue:
         yield from _attempts(job)
     if status.reason:
@@ -102,7 +104,7 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
         code = failure.exit_code
         signal = code - 128
         key, value = ("signal", signal) if 0 < signal <= _SIGNALS else ("exit", code)
-        asked_for = status.state is JobState.CANCELLED and code in _SENT
+        asked_for = status.state in _ENDED_FROM_OUTSIDE and code in _SENT
         if failure.lost is None and failure.unfit is None and not asked_for:
             yield _fact(key, value, failure)
         if not reading.size_of(job.run.log(failure.node_rank)):

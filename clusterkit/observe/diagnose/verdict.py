@@ -63,7 +63,10 @@ _UNKNOWING = frozenset(
 """Rules that know how a program ends, and nothing of what it says then."""
 _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-report"})
 """Rules of launchers that start ranks in each task of another one."""
+_BEFORE = "job-before"
+_CANCELLED = "cancelled"
 _HUNG = "hung"
+_LIMIT = "time-limit"
 _OF_SPARK = "spark-stage-failed"
 _SLURM_REPORT = "slurm-report"
 _OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -185,7 +188,7 @@ def diagnose(
     scanned = scan_all(rules, [source.path for source in sources], known.processes)
     found = list(zip(sources, scanned, strict=True))
     by_name = {rule.id: rule for rule in rules}
-    events = events_of(by_name, found, known.facts, folder=known.folder)
+    events = _without_cancelled(events_of(by_name, found, known.facts, folder=known.folder))
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
     elif not known.failed:
@@ -210,6 +213,19 @@ def diagnose(
         bytes=sum(scanned.size for _, scanned in found),
         step=next((at for at in map(_last_step, scanned[:_MOST_ASKED]) if at is not None), None),
     )
+
+
+def _without_cancelled(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Leave out that somebody cancelled a job which is known to have been ended otherwise.
+
+    Slurm and srun tell of the end by a limit in the same words; only the state of the job itself
+    says that it was cancelled after an earlier attempt had come to its limit.
+    """
+    found = {event.rule.id for event in events}
+    told = any(event.rule.id == _CANCELLED and not event.hit.line for event in events)
+    if _BEFORE in found or (_LIMIT in found and not told):
+        return tuple(event for event in events if event.rule.id != _CANCELLED)
+    return events
 
 
 def _last_step(scanned: Scanned) -> int | None:

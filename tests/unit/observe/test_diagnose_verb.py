@@ -23,6 +23,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors.local.executor import LocalExecutor
 from clusterkit.executors.run import hangs, node_results, runfolder
+from clusterkit.executors.run.dependencies import Condition, Dependency
 from clusterkit.executors.run.hangs import Hang
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import load_job
@@ -401,3 +402,51 @@ def test_the_estimator_is_asked_what_the_plan_tells(tmp_path: Path) -> None:
     unknown = advise(job(tmp_path, args=("--model", "mine.py:make")))
     assert unknown is not None
     assert unknown.answer is None
+
+
+@pytest.mark.parametrize("by", ["steps", "heartbeat", "activity"])
+def test_a_job_that_hung_until_its_time_limit_was_ended_by_that(tmp_path: Path, by: str) -> None:
+    """And nobody had cancelled it, whatever srun says as it ends the step."""
+    hang = Hang(node="n1", node_rank=0, at=9.0, silent_s=900, patience_s=300, by=by, step=6)
+    run = job(tmp_path, state=JobState.TIMEOUT, exit_code=143)
+    hangs.note(run, 0, hang)
+    run.log(1).write_text("step 6\n")
+    (run.submitit / "4711.out").write_text(
+        "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-29T22:54:02 ***\n"
+        "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-29T22:54:02 DUE TO TIME "
+        "LIMIT ***\nsrun: forcing job termination\n"
+    )
+    said = " ".join(told(run.path).stdout.split())
+    assert said.startswith("what the job reached its time limit. ")
+    assert f"over; before that it hung: {hang.what}. where" in said
+    assert "also the job made no progress any more" in said
+    assert "somebody cancelled" not in said
+
+
+def test_a_job_cancelled_after_its_limit_had_ended_an_attempt_was_cancelled(tmp_path: Path) -> None:
+    run = job(tmp_path, state=JobState.CANCELLED, exit_code=143)
+    run.log(1).write_text(
+        "*** JOB 7 ON n1 CANCELLED AT 2026-11-29T22:54:02 DUE TO TIME LIMIT ***\n"
+    )
+    assert "somebody cancelled the job" in told(run.path).stdout
+
+
+@pytest.mark.parametrize(
+    ("state", "how"), [(JobState.FAILED, "failed"), (JobState.TIMEOUT, "reached its time limit")]
+)
+def test_a_job_whose_predecessor_failed_names_it_and_what_to_type(
+    tmp_path: Path, state: JobState, how: str
+) -> None:
+    run = job(tmp_path, state=JobState.SUCCEEDED)  # without a result: it never ran
+    before = Dependency(run_dir=str(tmp_path / "before"), job_id="4711", ending=Condition.OK)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    status = JobStatus(state=JobState.CANCELLED, reason=before.why_never(state))
+    run.state.unlink()
+    runfolder.write_state(run, submission, status)
+    answer = told(run.path)
+    said = " ".join(answer.stdout.split())
+    assert said.startswith(f"what the job never started: 4711, which it was to run after, {how}. ")
+    assert "`clusterkit diagnose 4711` says how" in said
+    assert "`clusterkit rerun local-1 --after NEW`" in said
+    assert ("somebody cancelled" in said, answer.exit_code) == (False, 1)
