@@ -122,7 +122,7 @@ def _values() -> Mapping[str, str]:
         **{name: table(texts(name).items()) for name in listed},
         **{
             name: summaries(texts(name))
-            for name in ("links", "ranks", "runtime", "states", "trackers")
+            for name in ("links", "ranks", "runtime", "states", "trackers", "glossary")
         },
         **reference.tables(),
         "checks": _listed(all_checks()),
@@ -145,6 +145,7 @@ def _values() -> Mapping[str, str]:
 
 def _lists() -> Iterator[Topic]:
     """Yield a topic for each word of the lists that `texts.tsv` has."""
+    yield from one_each(texts("glossary"), "glossary")
     yield from one_each(texts("links"), "links")
     yield from one_each({**texts("runtime"), **texts("trackers")}, "runtime")
     for name, text in texts("states").items():
@@ -196,6 +197,7 @@ def _rules() -> Iterator[Topic]:
 def _variables() -> Iterator[Topic]:
     """Yield a topic for each variable of NCCL and its siblings that the lint knows."""
     families, kinds, types = texts("families"), texts("kinds"), texts("types")
+    documents = texts("documents")
     for variable in all_variables():
         family = families.get(variable.family, variable.family)
         state = kinds[variable.kind].format(until=variable.until or "a while")
@@ -203,7 +205,14 @@ def _variables() -> Iterator[Topic]:
         yield Topic(
             name=variable.name,
             summary=f"a variable of {family}",
-            text=paragraphs(f"A variable of {family}: {state}.") + "\n\n" + facts,
+            text=paragraphs(variable.does, f"A variable of {family}: {state}.")
+            + f"\n\n{facts}\n\n"
+            + paragraphs(
+                f"Documented in {documents[variable.family]}."
+                if variable.kind is Kind.DOCUMENTED
+                else "",
+                "Whether a value suits a cluster: `clusterkit lint-env`.",
+            ),
             group="variables",
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table, texts
@@ -12,6 +12,7 @@ from clusterkit.cli.frame.main import VERBS, command_of
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
+from clusterkit.launch.frameworks import framework_names
 from clusterkit.observe.diagnose.rules import Rule, own_rules
 
 _MOST_RULES = 12
@@ -19,6 +20,16 @@ _SIGNALLED = 128
 _LAST_CODE = 255
 _CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=\w)", re.IGNORECASE)
 _WORD = re.compile(r"[a-z0-9]+")
+_KEY = re.compile(r"[A-Za-z][\w-]*")
+_OF_LAUNCHER = "`--{flag}` of its launcher (docs/how-to/frameworks.md has the keys of our own)"
+_SETTINGS = {"sbatch": "`--{key}` of sbatch", **dict.fromkeys(framework_names(), _OF_LAUNCHER)}
+"""Before the dot of `--set`, and what becomes of the key behind it."""
+_MOST_ADVICE = 3
+"""Rules of which the advice is shown beside what they mean."""
+_HIDDEN = re.compile(r":(?: ?\{\w+\})+$| \(\{\w+\}\)")
+"""What a title tells only of a log: at its end, or in brackets."""
+_FIELD = re.compile(r"\{(\w+)\}")
+_SHOWN = re.compile(r"\{\w+\}(?: \{\w+\})*")
 _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was not found"}
 """As a shell has it (POSIX, XCU 2.8.2)."""
 
@@ -26,7 +37,10 @@ _COMMAND_LINE = {126: "the command cannot be executed", 127: "the command was no
 def topic_of(word: str) -> Topic | None:
     """Return what is known of a word that is no topic; None for nothing."""
     ways: tuple[Callable[[str], Topic | None], ...]
-    ways = (_verb, _exit_code, _gpu, _flag, _strategy, _strategies, _error, _flag_of_estimate)
+    ways = (
+        *(_verb, _exit_code, _setting, _gpu, _flag, _strategy, _strategies),
+        *(_error, _flag_of_estimate),
+    )
     for way in ways:
         with suppress(UserError):
             if (topic := way(word.strip())) is not None:
@@ -57,6 +71,21 @@ def _flag(word: str, verb: str = "submit") -> Topic | None:
     return None
 
 
+def _setting(word: str) -> Topic | None:
+    """Return what `--set OWNER.KEY` does, such as `torchrun.tee`; None for another word."""
+    owner, dot, key = word.partition("=")[0].strip().partition(".")
+    if not dot or owner not in _SETTINGS or not _KEY.fullmatch(key):
+        return None
+    given = _SETTINGS[owner].format(key=key, flag=key.replace("_", "-"))
+    about = next(option for option in command_of("submit").params if "--set" in option.opts)
+    text = paragraphs(
+        f"`--set {word.partition('=')[0]}=VALUE` of a job, or `set:` in a job file: {given}.",
+        " ".join(str(getattr(about, "help", "")).split()),
+        f"More of it: `clusterkit explain {owner}`." if owner != "sbatch" else "",
+    )
+    return Topic(name=word, summary=f"a setting of {owner}", text=text)
+
+
 def _exit_code(word: str) -> Topic | None:
     word = _CODE_OF.sub("", word)
     name = word.upper()
@@ -69,8 +98,12 @@ def _exit_code(word: str) -> Topic | None:
     return Topic(
         name=str(code) if name.isdigit() else name,
         summary=f"exit code {code}",
-        text=paragraphs(f"As the exit code of a job: {_meaning(code)}.", _of_ours(code))
-        + "\n\nAll of them: `clusterkit explain exit-codes`.",
+        text=paragraphs(
+            f"As the exit code of a job: {_meaning(code)}.",
+            _of_ours(code),
+            "Why a job ended so: `clusterkit diagnose JOB`." if code else "",
+            "All of them: `clusterkit explain exit-codes`.",
+        ),
     )
 
 
@@ -154,15 +187,46 @@ def _error(word: str) -> Topic | None:
     if not rules:
         return None
     if len(rules) == 1:
-        return Topic(name=word, summary=rules[0].general_title, text=_text(rules[0]))
-    rules.sort(key=lambda rule: (not wanted.search(rule.title), rule.id))
-    listed = table((rule.id, rule.general_title) for rule in rules[:_MOST_RULES])
-    said = filled("`clusterkit diagnose JOB` knows it as one of these, or as none of them:")
-    return Topic(name=word, summary="words of logs", text=f"{said}\n\n{listed}")
+        return Topic(name=word, summary=_plain_title(rules[0]), text=_text(rules[0]))
+    rules.sort(key=lambda rule: (not words & {*rule.id.split("-")}, not wanted.search(rule.title)))
+    listed = table(_rows(rules))
+    said = filled("`clusterkit diagnose` tells these from each other by the logs of a job:")
+    return Topic(name=word, summary="words of logs", text=f"{said}\n\n{listed}\n\n{_NEXT}")
+
+
+_NEXT = paragraphs(
+    "Which of them it is: `clusterkit diagnose JOB`, or `clusterkit diagnose FILE` of any log. "
+    "More of one: `clusterkit explain ID`."
+)
+
+
+def _rows(rules: Sequence[Rule]) -> Iterator[tuple[str, str]]:
+    """Yield what each of these rules means, and of the first what to do as well."""
+    for number, rule in enumerate(rules[:_MOST_RULES]):
+        advice = _advice(rule) if number < _MOST_ADVICE else ""
+        title = _plain_title(rule)
+        yield rule.id, f"{title[0].upper()}{title[1:]}. {advice}" if advice else title
+
+
+def _plain_title(rule: Rule) -> str:
+    """Return the title of any such failure; what only a log tells is left out of it."""
+    known = _HIDDEN.sub("", rule.title)
+    return _SHOWN.sub(lambda name: rule.defaults.get(name[0][1:-1]) or "...", known)
+
+
+def _advice(rule: Rule) -> str:
+    """Return what to do after any such failure; empty where only a log tells it."""
+    known = {"job": "JOB", **{name: value for name, value in rule.defaults.items() if value}}
+    asked = set(_FIELD.findall(rule.do))
+    return rule.fill(rule.do, known) if asked <= known.keys() else ""
 
 
 def _text(rule: Rule) -> str:
-    about = f"What `clusterkit diagnose` calls {rule.id}: {rule.general_title}."
-    plain = (text for text in (rule.says, rule.do) if "{" not in text)  # else it needs a log
+    about = f"What `clusterkit diagnose` calls {rule.id}: {_plain_title(rule)}."
+    plain = (rule.says if "{" not in rule.says else "", _advice(rule))  # else it needs a log
     example = rule.examples[0].strip().splitlines()[-1]
-    return f"{paragraphs(about, *plain)}\n\n{filled(example, 'Such as: ')}"
+    such = filled(example, "Such as: ")
+    return f"{paragraphs(about, *plain)}\n\n{such}\n\n{_OF_ONE}"
+
+
+_OF_ONE = filled("Whether it is what ended a job: `clusterkit diagnose JOB`, or FILE.")

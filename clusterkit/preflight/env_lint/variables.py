@@ -50,6 +50,8 @@ class Variable:
     concern: str = ""
     replaced_by: str = ""
     note: str = ""
+    does: str = ""
+    """What it does, in a sentence; empty where `documents` of `explain` alone tells."""
 
     @property
     def words(self) -> tuple[str, ...]:

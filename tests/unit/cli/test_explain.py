@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.explain import frameworks
 from clusterkit.cli.explain.topic import texts
 from clusterkit.cli.explain.topics import all_topics, find_topic
-from clusterkit.cli.explain.words import _text
+from clusterkit.cli.explain.words import _plain_title, _text
 from clusterkit.cli.frame.main import app
 from clusterkit.config.platforms import platform_names
 from clusterkit.config.schema import ClusterModel, ConfigModel
@@ -25,6 +25,7 @@ from clusterkit.jobs.submit.preflight import MODES
 from clusterkit.launch.frameworks import Framework, framework_names, load_framework
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.env_lint.variables import all_variables
 from tests.helpers.desk import ROOT
 
 
@@ -267,3 +268,53 @@ def test_config_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = runner.invoke(app, ["config", "path"]).stdout
     assert paths == f"{tmp_path / 'clusterkit.yaml'}\n"
     assert isinstance(runner.invoke(app, ["config", "show", "--cluster", "b"]).exception, UserError)
+
+
+@pytest.mark.parametrize("word", ["nccl timeout", "oom", "out of memory"])
+def test_rules_that_words_find_are_told_plainly_with_advice_and_what_to_type(word: str) -> None:
+    text = find_topic(word).text
+    assert not re.search(r"\b(?:OP|WHY|WHAT|NAME|PATH|MESSAGE)\b", text)
+    last = " ".join(text.split("\n\n")[-1].split())
+    assert "`clusterkit diagnose FILE`" in last
+    assert last.endswith("`clusterkit explain ID`.")
+    first = next(rule for rule in own_rules() if rule.id == text.split("\n\n")[1].split()[0])
+    assert first.do.split(".")[0] in " ".join(text.split())
+
+
+def test_titles_without_a_log_are_plain() -> None:
+    for rule in own_rules():
+        title = _plain_title(rule)
+        assert not re.search(r"[{}]|\.\.\. \.\.\.|[ :(]$", title), rule.id
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("hang", "diagnose --stacks JOB"),
+        ("torchrun.tee", "`--tee` of its launcher"),
+        ("sbatch.nice", "`--nice` of sbatch"),
+        ("torchrun.tee=3", "`--set torchrun.tee=VALUE`"),
+        ("spare", "--spares 1"),
+        ("elastic", "--nodes MIN:MAX"),
+        ("sbatch", "render --only sbatch"),
+        ("exit 1", "`clusterkit diagnose JOB`"),
+        ("node", "clusterkit preflight"),
+        ("strategy", "clusterkit explain strategies"),
+    ],
+)
+def test_words_of_newcomers_say_what_to_type_next(word: str, said: str) -> None:
+    text = find_topic(word).text
+    assert said in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_variable_says_what_it_does_or_where_that_stands() -> None:
+    told = [variable for variable in all_variables() if variable.does]
+    assert len(told) >= 60
+    topics = all_topics()
+    for variable in told:
+        assert variable.does.endswith(".")
+        assert " ".join(topics[variable.name].text.split()).startswith(variable.does)
+    assert "Which InfiniBand or RoCE devices" in topics["NCCL_IB_HCA"].text
+    untold = " ".join(topics["FI_EFA_TX_SIZE"].text.split())
+    assert "Documented in `fi_info -e`" in untold
