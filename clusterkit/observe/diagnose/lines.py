@@ -343,11 +343,14 @@ Train autoscaling_coordinator_client.py and elastic.py, which warn where its coo
 _SHARER = "/multiprocessing/resource_sharer.py"
 _FINALIZERS = ", in _run_finalizers"
 """multiprocessing/util.py prints what a finalizer raises at the end of a process, and continues."""
+_TASK = "Task exception was never retrieved"
+"""asyncio (Lib/asyncio/tasks.py) prints this of a task that nobody waited for, and continues."""
+_FUTURE = "future: <"
 _FIRST_FRAME = ", in _bootstrap_inner"
 """The first frame of a thread: where more of them print at once, the heads stand elsewhere."""
 IGNORED = (
     *(*_ENDING, b"Exception in thread ", b"in _pin_memory_loop", _FIRST_FRAME.encode()),
-    *(_SHARER.encode(), _FINALIZERS.encode()),
+    *(_SHARER.encode(), _FINALIZERS.encode(), _TASK.encode()),
 )
 """Without any of these before it, no exception is one."""
 _HEADS = tuple(head.decode() for head in _ENDING)
@@ -380,7 +383,9 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
     lost = _LOST.match(exception) is not None
     threads = not _OF_PROCESS.search(exception)
     for line in before:
-        if any(head in line for head in _HEADS) or (threads and _THREAD.search(line)):
+        if any(head in line for head in _HEADS) or (
+            threads and (_TASK in line or _THREAD.search(line))
+        ):
             heads += 1
         elif threads and line.endswith(_FIRST_FRAME):
             frames += 1
@@ -388,7 +393,7 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
             return True
         elif line.startswith(CHAINS):
             chained = True
-        elif line and not line.startswith((" ", "\t", TRACEBACK)):
+        elif line and not line.startswith((" ", "\t", TRACEBACK, _FUTURE)):
             if line != exception and not chained:
                 return False
             wanted += not chained

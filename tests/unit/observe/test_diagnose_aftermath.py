@@ -48,6 +48,14 @@ Traceback (most recent call last):
   File "python/ray/includes/common.pxi", line 107, in ray._raylet.check_status
 ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.
 """
+TASK = """\
+ERROR:asyncio:Task exception was never retrieved
+future: <Task finished name='Task-7' coro=<close() done> exception=RuntimeError('loop is closed')>
+Traceback (most recent call last):
+  File "/env/client.py", line 85, in close
+    await self.pool.aclose()
+RuntimeError: loop is closed
+"""
 
 
 def cause(found: Diagnosis) -> tuple[str, int | None] | None:
@@ -199,6 +207,7 @@ CHAINED = "\nDuring handling of the above exception, another exception occurred:
         f"Exception ignored in atexit callback <function f at 0x7f>:\n{TRACEBACK}",
         "Exception ignored in: <_io.TextIOWrapper>\nBrokenPipeError: [Errno 32] Broken pipe\n",
         IGNORED + CHAINED + TRACEBACK,
+        TASK * 3,
         RAY,
         "".join(f"(TrainController pid=4711) {line}\n" for line in RAY.splitlines()),
     ],
@@ -214,6 +223,7 @@ def test_what_stands_after_an_ignored_exception_is_told(say: Say) -> None:
     for log in (
         IGNORED + TRACEBACK,
         RAY + TRACEBACK,
+        TASK * 2 + TRACEBACK,
         IGNORED + "x\n" + TRACEBACK,
         IGNORED + TRACEBACK + CHAINED + TRACEBACK,
         f"Exception ignored in: <x>\nnone\n{TRACEBACK}",
@@ -222,6 +232,12 @@ def test_what_stands_after_an_ignored_exception_is_told(say: Say) -> None:
         found = say(log)
         assert found.cause is not None, log
         assert found.cause.rule == "module-missing", log
+
+
+def test_memory_that_a_task_of_asyncio_did_not_get_is_told(say: Say) -> None:
+    short = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    found = say(TASK.replace("RuntimeError: loop is closed", short))
+    assert cause(found) == ("cuda-out-of-memory", None)
 
 
 def test_many_ignored_exceptions_hide_no_later_failure(say: Say) -> None:
