@@ -204,6 +204,16 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
             "file-not-found",
             "/data/a.pth is missing",
         ),
+        (
+            "FileNotFoundError: set '/data/a.yaml' images not found, missing path '/data/val'",
+            "file-not-found",
+            "the file /data/val is missing",
+        ),
+        (
+            "TypeError: unsupported format string passed to list.__format__",
+            "python-exception",
+            "raised TypeError",
+        ),
         ("FileNotFoundError: no such data:\n/data/x.h5", "python-exception", "data /data/x.h5"),
         ("AssertionError\n/data/x.h5", "python-exception", "AssertionError: no message."),
         ("Your job 7 was killed: it exceeded the memory request", "slurm-memory-limit", "ended"),

@@ -55,6 +55,8 @@ Root Cause (first observed failure):
   exitcode  : -11 (pid: 4711)
   traceback : Signal 11 (SIGSEGV) received by PID 4711
 """
+PEER = "An MPI communication peer process has unexpectedly disconnected.  This\nis a failure.\n"
+NOTICED = "noticed that process rank 3 with PID 0 on node n7"
 
 
 def cause(folder: Path, log: str) -> Finding:
@@ -98,6 +100,9 @@ def cause(folder: Path, log: str) -> Finding:
         ("localhost: [rank3]: ValueError: x\nn2: [rank5]: ValueError: y\n", "localhost rank 3"),
         (f'FATAL:   "train": executable file not found in $PATH\n{SRUN}', "n7"),
         (f"{LIMIT}{SRUN}", ""),
+        (f"{PEER}\n  Local host: n6\n  Local PID:  4711\n  Peer host:  n7\n", "n7"),
+        (f"mpirun {NOTICED} exited on signal 4 (Illegal instruction: 4).\n", "n7 rank 3"),
+        ("salloc: error: Node failure on n7\n", "n7"),
         (f"{KNOWN}bash: /opt/mpi/bin/orted: No such file or directory\n", "n7"),
         (f"{BAR.format(more='')}{LIMIT.replace(' DUE TO TIME LIMIT', '')}", "n1"),
     ],
