@@ -112,6 +112,11 @@ def in_words(seconds: float) -> str:
     return f"{hours}:{minutes:02} h" if hours < 48 else f"{hours:,} h"
 
 
+def limit_in_words(seconds: float) -> str:
+    """Return a time limit, mostly a round one: `30 min`, `1:30 h`."""
+    return in_words(seconds).replace(":00 ", " ")
+
+
 def size_in_words(size_bytes: int) -> str:
     """Return a size in decimal units: `3 kB`, `812 MB`, `1.4 GB`."""
     if size_bytes < 1e6:

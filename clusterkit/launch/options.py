@@ -52,7 +52,7 @@ class JobOptions:
         "constraint, gpu_type, gpu_request, cpus_per_node, memory.")] = ()
     processes: Annotated[int | None, Option("N",
         "Ranks in all, where fewer than the slots.", "6")] = None
-    time: Annotated[str | None, Option("TIME", "Time limit, as Slurm's.",
+    time: Annotated[str | None, Option("TIME", "Time limit, as Slurm's: 30 is minutes.",
         "4:00:00", "TimeLimit", short="-t")] = None
     notice: Annotated[int | None, Option("S", "Seconds before the time limit at which SIGUSR2 "
         "comes: 90, or a quarter of a short limit.", "300")] = None

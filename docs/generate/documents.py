@@ -60,6 +60,7 @@ JOB: Mapping[str, str] = {
     "hang": "who noticed that the job makes no progress, when, after which step; null without",
     "gpus": "GPUs of all nodes together, or CPU processes; null where nothing is noted of it",
     "submitted_at": "seconds since the epoch",
+    "time_limit_s": "its time limit; null for none, or that of the scheduler",
     "started_at": "when the latest attempt began; null before, and where nobody says",
     "ended_at": "when the last node ended; null while the job continues",
     "expected_at": "when Slurm expects to start it; null where it does not say",

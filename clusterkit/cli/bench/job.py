@@ -139,9 +139,8 @@ def run_job(
         KeyboardInterrupt: the user has interrupted it; the job has been cancelled.
         typer.Exit: it was only to be shown, preflight refused it, or it has measured nothing.
     """
-    from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
+    from clusterkit.cli.jobs.submit_output import headline, listening, show_plan, showing_refusal
     from clusterkit.jobs.submit.submit import in_foreground, prepare
-    from clusterkit.launch.render import summary
 
     prepared = prepare(_request(bench, options, arguments, seconds))
     _check_slots(bench, prepared.plan)
@@ -154,7 +153,7 @@ def run_job(
                 in_foreground(prepared, callbacks=callbacks, command_line=sys.argv)
             )
         name = submission.job_id or run.key
-        console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
+        console.note(f"{console.bold(name)}  {headline(plan)}")
         console.note(f"  run folder  {run.path}")
         job = _wait(run, name, quiet=as_json)
     result = _result(bench, job, plan)

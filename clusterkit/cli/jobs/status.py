@@ -30,7 +30,7 @@ from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
-from clusterkit.core.text import cut, in_words, some_of, table
+from clusterkit.core.text import cut, in_words, limit_in_words, some_of, table
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results
@@ -279,6 +279,8 @@ def _describe(job: Job) -> None:
         console.say(f"  network    {network}")
     attempts = node_results.read_attempts(job.run)
     console.say(f"  submitted  {_moment(submission.submitted_at)}", *_times(job, attempts))
+    if submission.time_limit_s:
+        console.say(f"  limit      {limit_in_words(submission.time_limit_s)}")
     console.say(*starter_lines(job), f"  folder     {job.run.path}")
     console.say(*_attempts(job, attempts))
     for line in notified(job.run) or ():

@@ -116,11 +116,11 @@ def _tell_unconfirmed(error: UnconfirmedError, *, waited_for: bool, as_json: boo
 
 
 def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief: bool) -> None:
+    from clusterkit.cli.jobs.submit_output import headline
     from clusterkit.executors.run.dependencies import waiting_for
-    from clusterkit.launch.render import summary
 
     job_id = submission.job_id or run.run_id
-    console.note(f"{console.bold(job_id)}  {summary(plan)}, cluster {plan.cluster.name}")
+    console.note(f"{console.bold(job_id)}  {headline(plan)}")
     if submission.after:
         console.note(f"  starts      {waiting_for(submission.after)}")
         if run.queued.exists():

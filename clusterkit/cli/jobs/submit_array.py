@@ -16,6 +16,7 @@ from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import (
     exit_by,
     forecast_of,
+    headline,
     listening,
     show_forecast,
     show_script,
@@ -34,7 +35,7 @@ from clusterkit.jobs.state.load import load_jobs
 from clusterkit.jobs.submit.hand_over import hand_over, tied
 from clusterkit.jobs.submit.submit import check, prepare
 from clusterkit.launch.array.spec import Sweep, fold_numbers
-from clusterkit.launch.render import render, summary
+from clusterkit.launch.render import render
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
@@ -172,9 +173,7 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     plan = array.plans[0]
     limit = f"; {array.sweep.at_once} at once" if array.sweep.at_once else ""
     jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"
-    console.note(
-        f"{console.bold(array.array)}  {jobs}: {summary(plan)}, cluster {plan.cluster.name}{limit}"
-    )
+    console.note(f"{console.bold(array.array)}  {jobs}: {headline(plan)}{limit}")
     if array.after:
         console.note(f"  start       {waiting_for(array.after)}")
     if any(run.queued.exists() for run in runs):
@@ -233,8 +232,8 @@ def _show(
         return
     show_script(first, render(first))
     limit = f", {sweep.at_once} at once" if sweep.at_once else ""
-    jobs = f"{len(plans)} jobs{limit}; above is the first of them"
-    console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}; above is its script'}")
+    jobs = f"{len(plans)} jobs{limit}; the script is that of the first"
+    console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}'}")
     rows = [
         (str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys))
         for element, plan in zip(sweep.elements, plans, strict=True)

@@ -14,7 +14,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.model import LaunchPlan, RenderedFile
-from clusterkit.core.text import wrapped
+from clusterkit.core.text import limit_in_words, wrapped
 from clusterkit.executors import executor_for
 from clusterkit.executors.base import Forecast
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
@@ -49,6 +49,12 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
             show(error.report, say=console.note)
         console.error(str(error))
         raise typer.Exit(EXIT_FINDINGS) from error
+
+
+def headline(plan: LaunchPlan) -> str:
+    """Return what a plan starts, where, and for how long at most, in one line."""
+    limit = f", limit {limit_in_words(plan.time_limit_s)}" if plan.time_limit_s else ""
+    return f"{summary(plan)}, cluster {plan.cluster.name}{limit}"
 
 
 def forecast_of(plan: LaunchPlan) -> Forecast | None:
@@ -102,14 +108,17 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
 
 
 def show_script(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
-    """Print the script of a plan, and what would be done with it."""
+    """Print the script of a plan, but on a terminal, and what would be done with it."""
     main = "job.sbatch" if plan.cluster.kind.scheduled else "node.sh"
     text = next(file.text for file in rendered if file.name == main)
-    sys.stdout.write(text)
-    sys.stdout.flush()  # what is to be done next stays on the screen, below the script
-    console.note(f"\n{console.bold(plan.name)}  {summary(plan)}, cluster {plan.cluster.name}")
+    if not (on_terminal := sys.stdout.isatty()):  # where hundreds of lines would hide the rest
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    console.note(f"\n{console.bold(plan.name)}  {headline(plan)}")
     for name in plan.secrets:
         console.note(f"  secret      {name} ({'set' if name in os.environ else 'NOT SET'})")
+    if on_terminal:
+        console.note(f"  script      {main}, {text.count(chr(10))} lines: the same command | less")
     how = "sbatch job.sbatch" if main == "job.sbatch" else "bash node.sh, once per node"
     console.note(f"  would run   {how}, in {shlex.quote(plan.workdir)}")
     console.note("  submit it   the same command without --dry-run")

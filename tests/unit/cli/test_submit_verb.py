@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from clusterkit.cli.jobs.submit_output import show_script
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import (
     ClusterKind,
@@ -26,6 +27,7 @@ from clusterkit.core.model import (
 from clusterkit.jobs.submit.hand_over import require_engine, require_package
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.helpers import plans
 from tests.helpers.command_line import typed_in
 
@@ -312,6 +314,22 @@ def test_a_dry_run_shows_the_script_and_leaves_nothing(desk: Path) -> None:
     assert not (desk / "runs").exists()
 
 
+def test_a_dry_run_on_a_terminal_hides_nothing_behind_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plans.make_plan(plans.make_cluster(tmp_path, kind=ClusterKind.SLURM))
+    rendered = render(plan)
+    (text,) = (file.text for file in rendered if file.name == "job.sbatch")
+    show_script(plan, rendered)
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    show_script(plan, rendered)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = len(text.splitlines())
+    assert f"  script      job.sbatch, {lines} lines: the same command | less\n" in shown.err
+
+
 def test_a_dry_run_shows_the_very_text_of_render(desk: Path) -> None:
     words = (*TORCHRUN, "--nodes", "2", "train.py")
     shown = run(desk, "submit", "--dry-run", *words).stdout
@@ -348,21 +366,25 @@ def test_a_value_that_looks_like_a_secret_is_warned_of(desk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "said"),
+    ("time", "said", "limit"),
     [
-        ("4:00", "--time 4:00 is 4:00 min; hours: 4:00:00"),
-        ("4:00:00", ""),
-        ("1-4:00", ""),
-        ("240", ""),
-        ("24:00", "--time 24:00 is 24:00 min; hours: 24:00:00"),
-        ("90:00", ""),
+        ("4:00", "--time 4:00 is 4:00 min; hours: 4:00:00", "4 min"),
+        ("4:00:00", "", "4 h"),
+        ("1-4:00", "", "28 h"),
+        ("30", "", "30 min"),
+        ("240", "", "4 h"),
+        ("24:00", "--time 24:00 is 24:00 min; hours: 24:00:00", "24 min"),
+        ("90:00", "", "1:30 h"),
     ],
 )
-def test_a_time_limit_that_may_be_meant_in_hours(desk: Path, time: str, said: str) -> None:
+def test_a_time_limit_is_shown_and_one_warned_of_that_may_be_meant_in_hours(
+    desk: Path, time: str, said: str, limit: str
+) -> None:
     done = run(desk, "submit", "--dry-run", *TORCHRUN, "--time", time, "train.py")
     assert done.returncode == 0
     assert said in done.stderr
     assert ("hours:" in done.stderr) == bool(said)
+    assert f"processes, cluster a100, limit {limit}\n" in done.stderr
 
 
 def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:

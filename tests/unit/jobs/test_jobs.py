@@ -762,6 +762,15 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     assert _size(dataclasses.replace(job.submission, max_nodes=4)) == "2:4x8"
 
 
+def test_a_job_shows_its_time_limit(clusterkit: Path) -> None:
+    run = make_run(clusterkit, time_limit_s=1800)
+    done = ck("status", run.key)
+    assert "\n  limit      30 min\n" in done.stdout
+    assert json.loads(ck("status", run.key, "--json").stdout)["time_limit_s"] == 1800
+    unlimited = make_run(clusterkit, "other-20261120-120000-aaaaaa")
+    assert "\n  limit " not in ck("status", unlimited.key).stdout
+
+
 def test_a_narrow_terminal_shows_names_whole_rather_than_when_and_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,7 +86,7 @@ def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
     done = typed_in(desk, *DRY, "--array", "lr=1e-3,1e-4;seed=0-9%4", "train.py", "{lr}", "{seed}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("#!/bin/bash") == 1
-    assert "20 jobs, 4 at once" in done.stderr
+    assert "20 jobs, 4 at once; the script is that of the first\n" in done.stderr
     lines = [line.split() for line in done.stderr.splitlines()]
     assert ["JOB", "NAME", "lr", "seed"] in lines
     assert ["0", "train-0", "1e-3", "0"] in lines
@@ -97,7 +97,7 @@ def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
 def test_a_dry_run_as_json_lists_all_values(desk: Path) -> None:
     one = (*DRY, "--array", "lr=1,2", "--elements", "1", "train.py", "{lr}")
     done = typed_in(desk, *one[:-2], "--json", *one[-2:])
-    assert "1 job; above is its script" in typed_in(desk, *one).stderr
+    assert "\n1 job\n" in typed_in(desk, *one).stderr
     document = json.loads(done.stdout)
     assert document["elements"] == [{"index": 1, "name": "train", "values": {"lr": "2"}}]
     assert document["plan"]["args"] == ["2"]
