@@ -13,6 +13,7 @@ from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.core.text import in_line, without_middle
 from clusterkit.executors.run.runfolder import RunFolder, only_read
+from clusterkit.executors.slurm import pending
 from clusterkit.jobs.find import Named, find_run, find_runs, list_runs, run_roots, runs_of_others
 from clusterkit.jobs.state.load import Job
 
@@ -76,8 +77,8 @@ def colour_of(job: Job) -> str:
 
 def plain_state(job: Job) -> str:
     """Return the state of a job that is not over, with why it waits, without colours."""
-    status = job.status
-    return f"{status.state.value}: {status.reason}" if status.reason else status.state.value
+    reason = reason_of(job)
+    return f"{job.status.state.value}: {reason}" if reason else job.status.state.value
 
 
 def state_text(job: Job) -> str:
@@ -86,7 +87,17 @@ def state_text(job: Job) -> str:
     text = console.coloured(status.state.value, colour_of(job))
     if status.exit_code:
         text += f" (exit {status.exit_code})"
-    return f"{text}: {status.reason}" if status.reason else text
+    reason = reason_of(job)
+    return f"{text}: {reason}" if reason else text
+
+
+def reason_of(job: Job) -> str | None:
+    """Return what is known beside the state of a job; of one that waits for Slurm, in words."""
+    status, submission = job.status, job.submission
+    waits = status.state in {JobState.PENDING, JobState.REQUEUED} and submission.kind.scheduled
+    if not waits or not status.reason:
+        return status.reason
+    return pending.in_words(status.reason, submission.job_id or "JOB")
 
 
 def values_text(job: Job, *, whole: bool = False) -> str:

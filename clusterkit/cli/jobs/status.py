@@ -21,6 +21,7 @@ from clusterkit.cli.frame.job_args import (
     colour_of,
     exit_code_of,
     note_owner,
+    reason_of,
     runs_named,
     state_text,
     values_text,
@@ -218,8 +219,7 @@ def _table(jobs: list[Job]) -> None:
     for line, job in zip(lines, jobs, strict=True):
         array = f" ({job.submission.array})" if job.submission.array else ""
         status = job.status
-        told = status.state is JobState.PENDING and status.reason
-        waits = f": {status.reason}" if told else ""
+        waits = f": {reason_of(job)}" if status.state is JobState.PENDING and status.reason else ""
         values = f"  {values_text(job)}" if job.submission.values else ""
         console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}{values}', room)}")
 

@@ -24,7 +24,7 @@ from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm import limits as slurm_limits
-from clusterkit.executors.slurm import lost_jobs, states
+from clusterkit.executors.slurm import lost_jobs, pending, states
 from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, state_of
 from clusterkit.jobs.document import batch_output, full_document_of, logs_document
 from clusterkit.jobs.find import find_run
@@ -581,6 +581,50 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
     (problem,) = slurm_limits.problems_of(spared, partition)
     asked = "2 nodes and 1 spare asked for, but partition gpu gives a job at most 2"
     assert (problem.message, problem.hint) == (asked, "--spares 0")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "waits for nodes or GPUs to become free (Resources)"),
+        ("JobHeldUser", "held until `scontrol release 7` (JobHeldUser)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n1",
+            (
+                "a node that it needs is down, drained or reserved (ReqNodeNotAvail), "
+                "UnavailableNodes:n1"
+            ),
+        ),
+        (
+            "attempt 2 of 3 waits: Priority",
+            "attempt 2 of 3 waits: jobs with a higher priority go first (Priority)",
+        ),
+        (
+            "QOSMaxGRESPerUser",
+            "your jobs use all that its QOS allows a user (QOSMaxGRESPerUser)",
+        ),
+        (
+            "QOSMaxWallDurationPerJobLimit",
+            (
+                "never starts: its time limit is longer than its QOS allows "
+                "(QOSMaxWallDurationPerJobLimit)"
+            ),
+        ),
+        (
+            "AssocGrpGRES",
+            "the jobs of its account together use all that the account may (AssocGrpGRES)",
+        ),
+        (
+            "PartitionTimeLimit",
+            "never starts: its time limit is longer than the partition allows (PartitionTimeLimit)",
+        ),
+        ("Nodes required for job are DOWN: n1 is down", None),
+        ("SomethingNew", None),
+        ("2 of 3 nodes up, n3 boot since 10:00", None),
+    ],
+)
+def test_why_a_job_waits_is_told_in_plain_words(reason: str, words: str | None) -> None:
+    assert pending.in_words(reason, "7") == (words or reason)
 
 
 def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from clusterkit.cli.diagnose.report import not_again
-from clusterkit.cli.frame.job_args import values_text
+from clusterkit.cli.frame.job_args import plain_state, values_text
 from clusterkit.cli.jobs.cancel import cancel
 from clusterkit.cli.jobs.logs import follow_run
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
@@ -758,6 +758,7 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     (line,) = _times(job, ())
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
     assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
+    assert plain_state(job) == "pending: waits for nodes or GPUs to become free (Resources)"
     assert _size(job.submission) == "2x8"
     assert _size(dataclasses.replace(job.submission, max_nodes=4)) == "2:4x8"
 

@@ -1,0 +1,31 @@
+"""Why a job of Slurm waits, in plain words, with Slurm's own in brackets."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from clusterkit.core.data import read_table
+
+_WORD = re.compile(r"(?:\A|(?<=: ))[A-Z]\w+")
+"""A reason stands alone, before what nodes it is about, or behind `attempt 2 of 3 waits: `."""
+
+
+def in_words(reason: str, job_id: str) -> str:
+    """Return the reason of a job that waits; as it is where Slurm's word is not known.
+
+    >>> in_words("Priority", "7")
+    'jobs with a higher priority go first (Priority)'
+    """
+    return _WORD.sub(lambda word: _explained(word[0], job_id), reason)
+
+
+def _explained(word: str, job_id: str) -> str:
+    found = next((words for known, words in _reasons() if known.fullmatch(word)), None)
+    return f"{found.format(job=job_id)} ({word})" if found else word
+
+
+@cache
+def _reasons() -> tuple[tuple[re.Pattern[str], str], ...]:
+    rows = read_table(__file__, "pending_reasons.tsv")
+    return tuple((re.compile(row["reason"], re.ASCII), row["words"]) for row in rows)
