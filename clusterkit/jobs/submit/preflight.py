@@ -49,7 +49,6 @@ class Passed:
     """A plan that may be handed over, and what goes with it."""
 
     plan: LaunchPlan
-    checks_limits: bool = True
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the run folder keeps of it, by file name."""
     without: tuple[str, ...] = ()
@@ -92,7 +91,7 @@ def pass_gate(
     force, full = bool(request.get("force")), mode == "full"
     something_to_ask = plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
     if mode == "off" or not (full or something_to_ask):
-        return Passed(plan=plan, checks_limits=mode != "off")
+        return Passed(plan=plan)
     # Checks take a tenth of a second to load.
     from clusterkit.preflight.gate import examine, node_checks  # noqa: PLC0415
 

@@ -128,10 +128,13 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     """
     require_package(prepared.plan)
     require_engine(prepared.plan)
+    # Before the nodes are asked: a job that asks for more than there is reaches none of them.
+    check_limits = executor_for(prepared.plan.cluster.kind).check_limits
+    boots = prepared.mode != "off" and check_limits(prepared.plan)
     passed = pass_gate(prepared.request, prepared.plan, prepared.mode, callbacks)
-    if passed.checks_limits:
-        boots = executor_for(passed.plan.cluster.kind).check_limits(passed.plan)
-        passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
+    if passed.without:
+        boots = check_limits(passed.plan)
+    passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
     noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
     several = len(prepared.plans) > 1

@@ -29,8 +29,12 @@ from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, 
 from clusterkit.jobs.document import batch_output, full_document_of, logs_document
 from clusterkit.jobs.find import find_run
 from clusterkit.jobs.state.load import load_job, load_jobs
+from clusterkit.jobs.submit.preflight import SubmitCallbacks
+from clusterkit.jobs.submit.request import JobRequest
+from clusterkit.jobs.submit.submit import Prepared, check
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
+from clusterkit.preflight import gate
 from tests.helpers.needs import lack
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
@@ -625,6 +629,22 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
 )
 def test_why_a_job_waits_is_told_in_plain_words(reason: str, words: str | None) -> None:
     assert pending.in_words(reason, "7") == (words or reason)
+
+
+def test_what_there_is_not_is_refused_before_the_nodes_are_asked(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--dry-run` says it; srun would fail on each node, and be blamed by SSH001."""
+    fake("scontrol", f"printf '%s' '{PARTITION}'")
+    fake("sinfo", f"printf '%s' '{SINFO}'")
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: pytest.fail("the nodes were asked"))
+    plan = slurm_plan(tmp_path, nodes=2, directives={"gpus-per-node": "9"})
+    request = JobRequest(verb="submit", flags={}, file=None, warn=print)
+    callbacks = SubmitCallbacks(warn=print, note=print, on_reply=print)
+    for mode in ("auto", "full"):
+        prepared = Prepared(request=request, plans=(plan,), mode=mode, after=())
+        with pytest.raises(UserError, match=r"9 GPUs per node .*\(most: 8\)"):
+            check(prepared, callbacks)
 
 
 def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:
