@@ -31,7 +31,7 @@ from clusterkit.core.ownership import find_foreign
 TIMEOUT_S = 10
 """A controller that does not answer lets Slurm's commands wait for much longer."""
 
-SINFO = ("sinfo", "--noheader", "--format=%P|%D|%l|%G|%c|%m")
+SINFO = ("sinfo", "--noheader", "--format=%P|%D|%l|%G|%c|%m|%L")
 PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
 """Where sinfo is refused: `PrivateData=nodes` shows nodes to operators alone, partitions to all."""
 SCONTROL_CONFIG = ("scontrol", "show", "config")
@@ -55,7 +55,19 @@ class Partition:
     default: bool
     nodes: int
     time: str
-    """Its time limit as Slurm writes it."""
+    """The most time of a job (MaxTime) as Slurm writes it, `infinite` for no limit."""
+    default_time: str
+    """What a job gets that sets no limit (DefaultTime): that of the partition, else all of it."""
+
+    @property
+    def limits(self) -> str:
+        """What a job gets that sets no time limit, and the most that it may set."""
+        most, default = self.time, self.default_time
+        if default == "infinite":
+            return "no limit"
+        above = "more by --time" if most == "infinite" else f"at most {most}"
+        return f"the partition's: {default}" + (f", {above}" if most != default else "")
+
     gpus: int = 0
     gpu_types: tuple[str, ...] = ()
     cpus: int = 0
@@ -142,7 +154,7 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
     partitions: dict[str, Partition] = {}
     for line in text.splitlines():
         fields = line.strip().split("|") if line.isprintable() else []
-        if len(fields) != 6 or not fields[0] or not fields[1].isdigit():
+        if len(fields) != 7 or not fields[0] or not fields[1].isdigit():
             continue
         name = fields[0].removesuffix("*")
         types, gpus = parse_gres(fields[3])
@@ -152,6 +164,7 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
             default=fields[0].endswith("*"),
             nodes=int(fields[1]) + (known.nodes if known else 0),
             time=fields[2],
+            default_time=_default_time(fields[6], fields[2]),
             gpus=max(gpus, known.gpus if known else 0),
             gpu_types=tuple(dict.fromkeys((*(known.gpu_types if known else ()), *types))),
             cpus=max(int(re.split(r"\D", fields[4])[0] or 0), known.cpus if known else 0),
@@ -169,19 +182,26 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
             continue
         gpus = dict(_TRES_GPU.findall(known.get("TRES", "")))
         there = max(int(nodes), 1)
-        limit = known.get("MaxTime", "")
+        limit = known.get("MaxTime", "").replace("UNLIMITED", "infinite")
         found.append(
             Partition(
                 name=known["PartitionName"],
                 default=known.get("Default") == "YES",
                 nodes=int(nodes),
-                time="infinite" if limit == "UNLIMITED" else limit,
+                time=limit,
+                default_time=_default_time(known.get("DefaultTime", ""), limit),
                 gpus=int(gpus.get("", 0)) // there,
                 gpu_types=tuple(name for name in gpus if name),
                 cpus=int(cpus) // there,
             )
         )
     return tuple(found)
+
+
+def _default_time(text: str, most: str) -> str:
+    """Return the limit of a job that sets none: sinfo writes `n/a` where that is the most."""
+    default = text.strip().replace("UNLIMITED", "infinite")
+    return most if default in {"", "n/a", "NONE"} else default
 
 
 def parse_gres(text: str) -> tuple[tuple[str, ...], int]:

@@ -38,10 +38,10 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
 
 MIXED = """\
-cpu*|40|1-00:00:00|(null)|64|256000
-gpu|12|infinite|gpu:a100:8(S:0-1)|128|1000000
-gpu|2|infinite|gpu:h100:4(S:0),nvme:1|96|2000000+
-debug|1|30:00|gpu:2|16|64000
+cpu*|40|1-00:00:00|(null)|64|256000|n/a
+gpu|12|infinite|gpu:a100:8(S:0-1)|128|1000000|n/a
+gpu|2|infinite|gpu:h100:4(S:0),nvme:1|96|2000000+|n/a
+debug|1|30:00|gpu:2|16|64000|10:00
 """
 
 CONFIG = """\
@@ -112,10 +112,33 @@ def test_a_slurm_that_hides_its_nodes(tmp_path: Path, counted: bool) -> None:
 
 
 def test_slurm_without_gpus_or_configuration(tmp_path: Path) -> None:
-    _, settings = _started(tmp_path, {SINFO: "all*|3|infinite|(null)|8|20000\n"})
+    _, settings = _started(tmp_path, {SINFO: "all*|3|infinite|(null)|8|20000|n/a\n"})
     spec = settings.cluster()
     assert (spec.name, spec.partition, spec.gpus_per_node) == ("cluster", "all", 1)
     assert spec.gpu_request is GpuRequest.NONE
+
+
+@pytest.mark.parametrize(
+    ("most", "default", "told"),
+    [
+        ("2-00:00:00", "1:00:00", "the partition's: 1:00:00, at most 2-00:00:00"),
+        ("2-00:00:00", None, "the partition's: 2-00:00:00"),
+        ("30:00", "30:00", "the partition's: 30:00"),
+        ("infinite", "1:00:00", "the partition's: 1:00:00, more by --time"),
+        ("infinite", None, "no limit"),
+        ("infinite", "infinite", "no limit"),
+    ],
+)
+def test_a_job_without_a_limit_gets_the_default_of_the_partition(
+    tmp_path: Path, most: str, default: str | None, told: str
+) -> None:
+    by_sinfo = f"gpu*|3|{most}|gpu:8|8|20000|{default or 'n/a'}\n"
+    by_scontrol = PRIVATE.splitlines()[1].replace("MaxTime=UNLIMITED", f"MaxTime={most}")
+    by_scontrol = f"{by_scontrol} DefaultTime={default or 'NONE'}".replace("infinite", "UNLIMITED")
+    for answers in ({SINFO: by_sinfo}, {PARTITIONS: by_scontrol}):
+        refusing = {SINFO: "", **answers}
+        text, _ = _started(tmp_path, refusing)
+        assert f"# limit of a job that sets none; {told}\n" in text
 
 
 def test_hostfiles(tmp_path: Path) -> None:
@@ -140,7 +163,9 @@ def test_nothing_found(tmp_path: Path) -> None:
     "name", ["yes", "123", "a b", "x: y", "#", "~", "été", 'q"q', "\x1b[31m", "null", "- a", "*a"]
 )
 def test_odd_partition_names_still_load(tmp_path: Path, name: str) -> None:
-    text, _ = _started(tmp_path, {SINFO: f"{name}|1|infinite|gpu:{name}:1|1|1\nb|1|x|(null)|1|1\n"})
+    text, _ = _started(
+        tmp_path, {SINFO: f"{name}|1|infinite|gpu:{name}:1|1|1|1\nb|1|x|(null)|1|1|1\n"}
+    )
     assert "\x1b" not in text
 
 
@@ -161,7 +186,7 @@ def test_gres(text: str, expected: object) -> None:
 
 
 def test_sinfo_of_another_world() -> None:
-    assert parse_sinfo("sinfo: error\n|||||\na|b|c|d|e|f\n") == ()
+    assert parse_sinfo("sinfo: error\n|||||\na|b|c|d|e|f|g\n") == ()
 
 
 def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
