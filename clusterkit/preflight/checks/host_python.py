@@ -69,10 +69,10 @@ def _torch_version(python: JobPython | None, job: PreflightJob, *, have: bool) -
     if python is None:
         return skip("no interpreter")
     if python.torch is None and _needed(job) == "torch":
-        return _lacking(job)
+        return _lacking(job, python)
     if python.torch is None:
         required = have or job.framework == "deepspeed"
-        absent = wrong.fail("torch is not installed for the job's Python")
+        absent = wrong.fail(f"torch is not installed for {_named(python, job)}")
         return absent if required else skip(NO_TORCH)
     if python.cuda is None and python.hip is None and (verdict := wants_gpus(job)):
         what = f"torch {python.torch} is a build without GPU support"
@@ -104,7 +104,7 @@ def _packages(evidence: Evidence) -> Results:
             return skip("no interpreter")
         there = python.packages
         if package not in {None, *there}:
-            return _lacking(job)
+            return _lacking(job, python)
         return ", ".join(f"{name} {there[name]}" for name in compared if name in there) or None
 
     return _compared(evidence, versions, "packages", Verdict.WARN)
@@ -116,7 +116,7 @@ def _needed(job: PreflightJob) -> str | None:
     return framework.package_name if framework is not None else None
 
 
-def _lacking(job: PreflightJob) -> Result:
+def _lacking(job: PreflightJob, python: JobPython) -> Result:
     """Return the result for a node whose Python lacks the package of the job's framework.
 
     A plain shell may have other packages than a job for which modules are loaded first.
@@ -127,11 +127,20 @@ def _lacking(job: PreflightJob) -> Result:
         install = Advice(hint=_ways(framework), command=pip_line(framework, job.python))
     verdict = Verdict.WARN if job.python_is_set_up else Verdict.FAIL
     where = " in a plain shell" if job.python_is_set_up else ""
-    return install.result(verdict, f"{_needed(job)} is not installed for the job's Python{where}")
+    what = f"{_needed(job)} is not installed for {_named(python, job)}{where}"
+    return install.result(verdict, what)
+
+
+def _named(python: JobPython, job: PreflightJob) -> str:
+    """Return which interpreter it was: `python3` may be any."""
+    return f"the job's Python ({python.executable or job.python})"
 
 
 def _ways(framework: Framework) -> str:
-    ways = ["install it there", "name another interpreter in `python:` of the cluster"]
+    ways = [
+        "install it there",
+        "name one that has it in the cluster: `python: /path/to/bin/python`",
+    ]
     image = image_with(framework)
     if image is not None:
         ways.append(f"run in an image that has it (--container docker --image {image})")

@@ -80,9 +80,10 @@ def test_preflight_names_the_package_that_a_node_lacks(
     have = LACKING.replace("whole", f"package {package}=1.2.3\nwhole")
     found = rulings(named("host-packages"), asked(job, LACKING, have))
     assert found["n1"].verdict is Verdict.FAIL
-    assert found["n1"].summary == f"{package} is not installed for the job's Python"
+    assert found["n1"].summary == f"{package} is not installed for the job's Python (/bin/python)"
     assert found["n1"].command.startswith("/opt/python -m pip install ")
     assert f"--image {image}" in found["n1"].hint
+    assert "`python: /path/to/bin/python`" in found["n1"].hint
     assert found["n2"].verdict is Verdict.PASS
     assert f"{package} 1.2.3" in found["n2"].summary
 
@@ -93,6 +94,7 @@ def test_torch_is_told_of_once() -> None:
     (found,) = rulings(named("host-torch"), asked(job, LACKING)).values()
     assert found.verdict is Verdict.FAIL
     assert found.command == "/opt/python -m pip install 'torch>=2.6'"
+    assert found.summary == "torch is not installed for the job's Python (/bin/python)"
 
 
 def test_modules_may_bring_what_a_plain_shell_lacks() -> None:

@@ -20,6 +20,8 @@ _HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 class JobPython:
     """An interpreter and what is installed for it."""
 
+    executable: str
+    """Its path on the node, as it says itself."""
     version: str
     noexec: bool
     """Whether it lies on a mount from which no library can be loaded."""
@@ -67,6 +69,7 @@ def parse(text: str) -> JobPython | None:
     }
     nccl = [value for name, value in packages.items() if name.startswith("nvidia-nccl-")]
     return JobPython(
+        executable=pairs.get("executable", ""),
         version=text_of(pairs, "version"),
         noexec=pairs["noexec"] == "1",
         packages=packages,
