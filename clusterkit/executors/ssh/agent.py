@@ -39,6 +39,7 @@ from clusterkit.executors.node.watch import say
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import slots
+from clusterkit.executors.ssh.inbox import AGENT
 from clusterkit.executors.ssh.layout import (
     CHECK,
     HEARTBEAT_EVERY_S,
@@ -98,7 +99,11 @@ def main(arguments: list[str]) -> int:
 
 def _refusal(error: ClusterkitError) -> dict[str, Any]:
     """Return the message where the job is not taken; what to do about it, the client knows."""
-    kind = error.kind if isinstance(error, SlotsBusy | OtherReleaseError) else Kind.OTHER
+    kind = (
+        error.kind
+        if isinstance(error, SlotsBusy | OtherReleaseError | SharedFolderError)
+        else Kind.OTHER
+    )
     return {
         "refused": error.message if isinstance(error, RemoteError) else str(error),
         "kind": kind,
@@ -128,6 +133,12 @@ class OtherReleaseError(RemoteError):
     """Client and node would not understand each other."""
 
     kind = Kind.RELEASE
+
+
+class SharedFolderError(RemoteError):
+    """Nodes write into one folder that should each have their own."""
+
+    kind = Kind.SHARED
 
 
 def _take(run: RunFolder, layout: SshLayout, node: str, count: int) -> Held:
@@ -205,8 +216,21 @@ class _NodeAgent:
         )
 
     def write_about(self) -> None:
-        """Write down who keeps the node."""
+        """Write down who keeps the node.
+
+        Raises:
+            SharedFolderError: the agent of another node has done so here, and should not see this.
+        """
         files.write_json(self.run.agent(self.rank), self.about)
+        names = () if self.layout.shared else runfolder.listed(self.run.agents)
+        for name in names:
+            other = files.read_json(self.run.agents / name) if AGENT.fullmatch(name) else None
+            mine = name == self.run.agent(self.rank).name
+            if other is not None and other.get("attempt") == self.layout.attempt and not mine:
+                raise SharedFolderError(
+                    f"it shares the run folder with {other.get('node')}, and "
+                    "`shared_filesystem: false` denies it"
+                )
 
     def write_end(self, result: NodeResult) -> None:
         """Write down how it ended, unless another node agent has this rank by now."""

@@ -161,6 +161,10 @@ def _hint(kind: Kind, node: str, layout: SshLayout) -> str | None:
         return f"name each machine once, or leave this name out: {leave_out}"
     if kind is Kind.RELEASE:
         return "install the same release on all nodes" if layout.shared else _prepare(layout)
+    if kind is Kind.SHARED:
+        name = layout.cluster.name
+        run_dir = "and a `run_dir` that this machine shares too"
+        return f"`shared_filesystem: true` for cluster {name}, {run_dir}"
     return None
 
 

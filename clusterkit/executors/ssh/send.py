@@ -39,6 +39,8 @@ SENT = "sync.json"
 _ASK_S, _WHOLE_S = 60.0, 3600.0
 """For the job's own few files, and for all: 500 MiB come over 1.2 Mbit/s in an hour."""
 _NOT_THEIRS = (SENT, "state.json", "mirror.json", "left-out", "told-slurm.json")
+_CLIENTS = ".client"
+"""In the run folder of the client alone: a node that sees it there shares that folder."""
 _OF_ATTEMPTS = ("timeout-", "again-")
 
 
@@ -75,6 +77,7 @@ def send_files(
         return {}
     source = _Source(layout, run)
     own = _own_files(run)
+    files.touch(run.path / _CLIENTS)
     amounts: dict[str, tuple[int, int]] = {}
     turn = Lock()  # else a smaller sum could be shown after a larger one
 
@@ -159,7 +162,15 @@ def _send(
     except NoPython as error:
         raise RemoteError(error.message, node=session.node, hint=hint) from error
     copy = f"{folder}/{COPY}"
-    seen = helper.ask_for(_Missing, "look", place=folder, need=[copy, *layout.needs])
+    ours = f"{folder}/{_CLIENTS}"
+    seen = helper.ask_for(_Missing, "look", place=folder, need=[copy, ours, *layout.needs])
+    if ours not in seen.missing:
+        raise RemoteError(
+            "it shares the run folder with this machine, and `shared_filesystem: false` denies it",
+            node=session.node,
+            hint=f"`shared_filesystem: true` for cluster {layout.cluster.name}; where this machine "
+            "is merely one of its hosts, another `run_dir`",
+        )
     lacking = [path for path in layout.needs if path in seen.missing]
     if lacking:
         raise RemoteError(

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     BUSY = "busy"
     TWICE = "twice"
     RELEASE = "release"
+    SHARED = "shared"
     OTHER = "other"
 
 

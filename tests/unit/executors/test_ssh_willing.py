@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +31,7 @@ from clusterkit.jobs import start_queued
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
+from tests.helpers.here import SessionHere
 from tests.helpers.plans import make_cluster, make_plan, node_script
 
 FREE, BUSY, BROKEN = "free", "busy", "broken"
@@ -379,6 +382,59 @@ def test_a_keeper_leaves_the_end_of_its_rank_to_who_has_it_now(
     kept.write_about()
     kept.write_end(result)
     assert run.end(0).exists()
+
+
+def test_nodes_that_share_a_folder_which_each_should_have_for_itself_refuse(
+    tmp_path: Path, machines: Machines
+) -> None:
+    """Else each would read the other's files as its own, and the job end as unknown."""
+    run, _ = submitted(tmp_path, machines)
+    files.create_folder(run.agents)
+    layout = dataclasses.replace(read_layout(run), attempt=1)
+    apart = dataclasses.replace(layout.cluster, shared_filesystem=False)
+    held = slots.take(1, 1, job="mine", node="n1", space=tmp_path.name)
+    try:
+        for cluster, refuses in ((layout.cluster, False), (apart, True)):
+            kept = agent._NodeAgent(run, dataclasses.replace(layout, cluster=cluster), 0, held)
+            # Of an attempt in which the node had another rank:
+            files.write_json(run.agent(1), {"node": "n1", "attempt": 0})
+            kept.write_about()
+            files.write_json(run.agent(1), {"node": "n2", "attempt": 1})
+            if refuses:
+                with pytest.raises(agent.SharedFolderError, match=r"it shares .* with n2") as why:
+                    kept.write_about()
+                assert agent._refusal(why.value)["kind"] == "shared"
+            else:
+                kept.write_about()
+    finally:
+        held.release()
+
+
+def test_a_node_that_sees_the_folder_of_its_client_gets_no_files(
+    tmp_path: Path, machines: Machines
+) -> None:
+    run, _ = submitted(tmp_path, machines)
+    python = tmp_path / ".clusterkit" / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    shared = tmp_path / ".clusterkit" / "runs"
+    layout = read_layout(run)
+    apart = dataclasses.replace(layout.cluster, shared_filesystem=False)
+    layout = dataclasses.replace(layout, cluster=apart)
+    (run.path / ssh_copy._CLIENTS).touch()
+    own = ssh_copy._own_files(run)
+    told = lambda *_: None  # noqa: E731
+    session = SessionHere(tmp_path)
+    try:
+        ssh_copy._send(session, run, layout, own, None, told)
+        assert (shared / run.run_id / "ssh.json").exists()
+        shutil.rmtree(shared)
+        shared.symlink_to(run.path.parent)
+        with pytest.raises(RemoteError, match="shares the run folder with this machine") as why:
+            ssh_copy._send(session, run, layout, own, None, told)
+    finally:
+        session.leave()
+    assert "`shared_filesystem: true` for cluster rack" in (why.value.hint or "")
 
 
 def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
