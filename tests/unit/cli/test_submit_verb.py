@@ -193,6 +193,8 @@ def test_without_mpirun_no_job_starts_that_needs_it(desk: Path) -> None:
         (("-m", "pkg.train", "-x"), "torchrun", ("--module", "pkg.train", "-x")),
         (("python", "-u", "-m", "pkg.train"), "torchrun", ("--module", "pkg.train")),
         (("python3", "train.py"), "torchrun", ("train.py",)),
+        (("--", "python", "-m", "pkg.train"), "torchrun", ("--module", "pkg.train")),
+        (("--", "python3", "-c", "pass"), "env", ("python3", "-c", "pass")),
         (("run.sh", "-x"), "env", ("bash", "run.sh", "-x")),
         (("--", "echo", "-x"), "env", ("echo", "-x")),
         (("-f", "torchrun", "run.sh"), "torchrun", ("--no-python", "bash", "run.sh")),
