@@ -25,6 +25,16 @@ class NoSuchJobError(UserError):
     """No run folder goes by the word that the user typed."""
 
 
+class SeveralRunsError(UserError):
+    """Several runs go by the word that the user typed."""
+
+    def __init__(self, word: str, runs: Sequence[RunFolder]) -> None:
+        """Hold these runs, oldest first, and name the newest."""
+        names = " ".join(run.run_id for run in runs[: -_SHOWN_CANDIDATES - 1 : -1])
+        super().__init__(f"{word!r} could be any of {len(runs)} runs", hint=f"one of: {names}")
+        self.runs = tuple(runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """What a word names: one job, or all jobs of an array in order."""
@@ -128,10 +138,7 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     if not found:
         raise _unknown(word, runs, roots)
     if len(found) > 1:
-        raise UserError(
-            f"{word!r} could be any of {len(found)} runs",
-            hint="one of: " + " ".join(run.run_id for run in found[: -_SHOWN_CANDIDATES - 1 : -1]),
-        )
+        raise SeveralRunsError(word, found)
     return found[0]
 
 

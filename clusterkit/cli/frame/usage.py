@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from shlex import quote
 from typing import Any
 
 from typer.exceptions import TyperException
@@ -46,6 +47,11 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
         hint = f"clusterkit status {extra[1]} --usage, of one job"
     if path == "clusterkit estimate" and message.startswith("Invalid value for '--gpus'"):
         hint = "one number; leave it out to see the smallest that is enough"
+    if path == "clusterkit preflight" and message.startswith("Invalid value for '--nodes'"):
+        listed = _value_of("--nodes", arguments) or "LIST"
+        hint = f"a number; nodes by name: --hosts {quote(listed)}"
+    if extra is not None and path == "clusterkit shell":
+        hint = f"to run a command: clusterkit exec JOB -- {extra[1]}"
     if message.startswith("Missing argument 'JOB"):
         hint = f"{path} latest, or another of those that `clusterkit status` lists"
     message = message[:1].lower() + message[1:].rstrip(".")

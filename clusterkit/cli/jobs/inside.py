@@ -13,7 +13,10 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import JobArgument, run_named
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import UserError
-from clusterkit.jobs.state.load import load_job
+from clusterkit.core.model import JobState
+from clusterkit.jobs.document import name_of
+from clusterkit.jobs.find import SeveralRunsError
+from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 if TYPE_CHECKING:
     from clusterkit.jobs.inside import Place
@@ -47,7 +50,7 @@ def exec_(
             )
         timeout_s = TIMEOUT_S if timeout is None else timeout
         require_time(timeout_s)
-        said = run_on_all(load_job(run_named(job)), command, timeout_s=timeout_s)
+        said = run_on_all(_running(job), command, timeout_s=timeout_s)
         report(command, said, as_json=json)
         return
     if json or timeout is not None:
@@ -94,7 +97,23 @@ def forward(job: JobArgument, port: str, node: str | None = None) -> None:
 def _place(job: str, node: str | None) -> Place:
     from clusterkit.jobs.inside import place_in
 
-    return place_in(load_job(run_named(job)), node)
+    return place_in(_running(job), node)
+
+
+def _running(word: str) -> Job:
+    """Return the job that the user means: of several of that name the one that runs, and says so.
+
+    Raises:
+        UserError: there is none, or several run.
+    """
+    try:
+        return load_job(run_named(word))
+    except SeveralRunsError as error:
+        running = [job for job in load_jobs(error.runs) if job.status.state is JobState.RUNNING]
+        if len(running) != 1:
+            raise
+        console.note(f"{word}: of {len(error.runs)} jobs, {name_of(running[0])} runs")
+        return running[0]
 
 
 def _require_terminal(hint: str) -> None:

@@ -76,7 +76,8 @@ def rerun(
             f"the script of {job} and its arguments stand in its job file",
             hint="change `args` there, or submit with the script on the command line",
         )
-    for flag in (word for word in _OF_ONE_TIME if word in own and word not in new):
+    watched = any(word in new for word in _OF_ONE_TIME)
+    for flag in (word for word in _OF_ONE_TIME if word in own and not watched):
         console.note(
             f"{flag} is not taken over; to {flag[2:]} again: clusterkit rerun {job} {flag}"
         )

@@ -3,9 +3,9 @@
 # with its variables, in its folder and in its container, whose RUNTIME is empty where there is none.
 # MARKER is what CK_JOB_UID is, or begins with where it ends in a colon; NODE is what CK_NODE_NAME is, or empty.
 # Processes of other users are not looked at: their variables are not the job's.
-ck_refuse() {
+ck_refuse() { # TEXT [CODE]
   printf 'clusterkit: error: %s: %s\n' "${ck_node:-$(uname -n)}" "$1" >&2
-  exit 2
+  exit "${2:-2}"
 }
 
 ck_marker=$1 ck_node=$2 ck_runtime=$3
@@ -61,4 +61,5 @@ case $ck_runtime in
     ;;
 esac
 cd -P "/proc/$ck_pid/cwd" || exit 2
+type -P -- "$1" >/dev/null || ck_refuse "there is no command $1" 127
 exec -- "$@"

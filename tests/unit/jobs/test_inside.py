@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +16,15 @@ import pytest
 from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
+from clusterkit.cli.jobs import inside
 from clusterkit.cli.jobs.inside import _ports
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs.find import SeveralRunsError
 from clusterkit.jobs.inside import Said, _said, listens_here
+from clusterkit.jobs.state.load import Job
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from tests.helpers.needs import require
@@ -64,7 +70,9 @@ class TestEnter:
             words = ("sh", "-c", 'echo "$ODD|$FOREIGN|$TERM|$PWD"')
             assert enter(*words) == f"two\nlines 'q'||vt7|{tmp_path}\n"
             assert enter("sh", "-c", "exit 9") == "exit 9"
-            assert enter("no-such-program").endswith("exit 127")
+            said = "clusterkit: error: n7: there is no command no-such-program\nexit 127"
+            assert enter("no-such-program", node="n7") == said
+            assert enter("./no-such-program", node="n7").endswith("./no-such-program\nexit 127")
 
     def test_a_launcher_comes_before_its_ranks(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
@@ -162,3 +170,38 @@ def test_whether_anybody_listens_on_a_port_of_this_machine() -> None:
         with pytest.raises(BlockingIOError):  # it may take one connection alone
             server.accept()
     assert not listens_here(port)
+
+
+def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [RunFolder(tmp_path / f"train-2026112{day}-120000-abcdef") for day in (1, 2, 3)]
+    states = dict.fromkeys(runs, JobState.SUCCEEDED)
+    submission = Submission(
+        run_id="x", name="train", cluster="c", kind=ClusterKind.SLURM, framework="env", nodes=1,
+        tasks=1, submitted_at=0.0,
+    )  # fmt: skip
+
+    def several(word: str) -> RunFolder:
+        raise SeveralRunsError(word, runs)
+
+    def loaded(found: Iterable[RunFolder]) -> list[Job]:
+        return [
+            Job(
+                run=run,
+                submission=dataclasses.replace(submission, job_id=str(7 + number)),
+                status=JobStatus(state=states[run]),
+            )
+            for number, run in enumerate(found)
+        ]
+
+    monkeypatch.setattr(inside, "run_named", several)
+    monkeypatch.setattr(inside, "load_jobs", loaded)
+    with pytest.raises(UserError, match="could be any of 3 runs"):
+        inside._running("train")
+    states[runs[1]] = JobState.RUNNING
+    assert inside._running("train").run == runs[1]
+    assert capsys.readouterr().err == "train: of 3 jobs, 8 runs\n"
+    states[runs[0]] = JobState.RUNNING
+    with pytest.raises(UserError, match="could be any of 3 runs"):
+        inside._running("train")

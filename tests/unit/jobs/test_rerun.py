@@ -139,6 +139,8 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
         "--wait is not taken over; to wait again: clusterkit rerun latest --wait\n" in third.stderr
     )
     assert "arguments of say.sh: a 'b  c' --lr 1 then, --lr 2 now" in third.stderr
+    followed = typed_in(tmp_path, "rerun", "latest", "--dry-run", "--follow", **home)
+    assert "not taken over" not in followed.stderr
     jobs = json.loads(typed_in(tmp_path, "status", "--json", **home).stdout)["jobs"]
     assert [job["name"] for job in jobs] == ["one", "one"]
     assert (Path(jobs[1]["run_dir"]) / FILE).stat().st_mode & 0o077 == 0
