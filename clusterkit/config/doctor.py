@@ -131,6 +131,8 @@ def packages(_machine: Machine) -> Iterator[Item]:
     ours = ("submitit", "fabric")
     for name in (*ours, *FRAMEWORK_PACKAGES):
         version = _version(name)
+        if name == "horovod" and version:
+            continue  # `horovod_builds` tells of it
         summary, condition = (version, OK) if version else ("not in this Python", MISSING)
         what = _HOROVOD_WHEEL if name == "horovod" else name
         fix = f"{sys.executable} -m pip install {what}"
@@ -175,6 +177,8 @@ def horovod_builds(machine: Machine) -> Iterator[Item]:
     clusters = machine.settings.clusters.values()
     on_mpi = {spec.python or sys.executable for spec in clusters if spec.horovod_controller is mpi}
     for python in _pythons_with("horovod", machine):
+        version = _version("horovod") if python == sys.executable else None
+        which = version or python
         build = parse_json(machine.run((python, "-c", program)).output.encode()) or {}
         parts, frameworks = texts_of(build, "parts"), texts_of(build, "frameworks")
         fix = f"{python} -m pip install {_HOROVOD_WHEEL}"
@@ -182,14 +186,16 @@ def horovod_builds(machine: Machine) -> Iterator[Item]:
             there = ", ".join(_BUILT_WITH.get(part, part) for part in parts)
             lacks = ", ".join(name for part, name in _BUILT_WITH.items() if part not in parts)
             summary = (
-                f"{python}: for {' and '.join(frameworks)}, built with {there}, without {lacks}"
+                f"{which}: for {' and '.join(frameworks)}, built with {there}, without {lacks}"
             )
             lacking = python in on_mpi and "mpi" not in parts
             fix = "horovod_controller: gloo, or a Horovod that was built with MPI"
             yield _item("horovod", summary, WARN if lacking else OK, fix)
         elif "frameworks" in build:
             reason = text_of(build, "error") or "it was built for neither torch nor TensorFlow"
-            yield _item("horovod", f"{python}: cannot be loaded: {reason}", WARN, fix)
+            yield _item("horovod", f"{which}: cannot be loaded: {reason}", WARN, fix)
+        elif version:
+            yield _item("horovod", version)
 
 
 def _pythons_with(package: str, machine: Machine) -> Iterable[str]:

@@ -102,7 +102,8 @@ class JobOptions:
         "whom to tell, as for --on-end; repeatable.", "[restart, slack ~/.slack-url]",
         "Hanging")] = ()
     hang_after: Annotated[int | None, Option("S", "Seconds without a step that are no hang yet: "
-        "300, or twice the longest so far.", "1800")] = None
+        "300, or twice the longest so far; up to the fourth step three times as many.",
+        "1800")] = None
     image: Annotated[str | None, Option("NAME", "Image to run in.",
         "clusterkit/torch:cuda", panel="Container")] = None
     container: Annotated[str | None, Option("RUNTIME",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.ownership import find_foreign
-from clusterkit.core.text import harmless
+from clusterkit.core.text import ESCAPES, harmless
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import array_document, batch_output, counted, logs_document, name_of
 from clusterkit.jobs.logs import Keep, read_logs
@@ -35,6 +36,11 @@ from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 if TYPE_CHECKING:
     from clusterkit.observe.diagnose.rank_lines import RankLines
+
+_QUOTE = re.compile(r"  \| (?P<text>.*)")
+"""A line of a log below the state of a job."""
+_ON_SCREEN = 4096
+"""Characters of a log that are certainly still seen when its job has ended."""
 
 
 @explained
@@ -182,9 +188,10 @@ def follow_run(
         if job.status.state is JobState.PENDING:  # else its output tells
             console.note(f"{name_of(job)} {state_text(job)}")
 
+    end = _End()
     try:
         pieces = follow_output(run, node, tail=tail, keep=keep, changed=changed)
-        _print(_shown(run, _watching_network(run, pieces)))
+        _print(_shown(run, _watching_network(run, end.of(pieces))))
         job = load_job(run)
     except KeyboardInterrupt:
         name = name_of(load_job(run))
@@ -196,10 +203,31 @@ def follow_run(
         )
         return EXIT_INTERRUPTED
     console.note(f"{name_of(job)} {state_text(job)}")
-    console.note(*why_failed(job))
+    console.note(*end.without_repeated(why_failed(job)))
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")
     return exit_code_of(job)
+
+
+class _End:
+    """What was printed last of a log, so that it is not quoted right below."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def of(self, pieces: Iterator[str]) -> Iterator[str]:
+        """Yield the pieces."""
+        for piece in pieces:
+            self._text = (self._text + piece)[-_ON_SCREEN:]
+            yield piece
+
+    def without_repeated(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines without those quoted from the log, where all are still on the screen."""
+        if not sys.stdout.isatty():
+            return [*lines]
+        quoted = {line: _QUOTE.match(ESCAPES.sub("", line)) for line in lines}
+        known = all(match["text"] in self._text for match in quoted.values() if match)
+        return [line for line in lines if not (known and quoted[line])]
 
 
 def _watching_network(run: RunFolder, pieces: Iterator[str]) -> Iterator[str]:

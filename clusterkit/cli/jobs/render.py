@@ -76,7 +76,8 @@ def render(
     if diff:
         _diff(rendered, output, as_json=json)
     elif json:
-        console.json_document({"plan": plan, "files": rendered})
+        # Without a script the plan is that of a placeholder.
+        console.json_document({"plan": plan if named else None, "files": rendered})
     elif stdout:
         for file in rendered:
             sys.stdout.write(file.text)

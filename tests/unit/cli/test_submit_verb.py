@@ -397,6 +397,9 @@ def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:
     done = run(desk, "render", *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run(desk, "render", *words, "train.py").stdout
+    document = json.loads(run(desk, "render", *words[:-1], "--json").stdout)
+    assert document["plan"] is None  # it would be that of a script which nobody has named
+    assert document["files"][0]["text"] == done.stdout
     both = run(desk, "render", *words, "--only", "node")
     assert "no training script" in both.stderr
 

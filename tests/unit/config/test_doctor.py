@@ -205,6 +205,23 @@ def test_horovod_comes_as_the_wheel_that_we_build(
     assert "Build a Horovod wheel against the PyTorch of one Python" in shown
 
 
+def test_horovod_of_this_python_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda _: "0.28.1")
+    build = _ok(json.dumps({"frameworks": ["torch"], "parts": ["gloo"], "error": None}))
+    for answer, told in (
+        (build, "0.28.1: for torch, built with Gloo, without MPI, NCCL"),
+        (_ok(""), "0.28.1"),
+    ):
+        machine = Machine(
+            settings=load_settings(cwd=tmp_path, environ={}),
+            run=lambda argv, answer=answer: answer if argv[0] == sys.executable else _ok(""),
+        )
+        found = [item.summary for item in examine(machine) if item.name == "horovod"]
+        assert found == [told]
+
+
 def test_what_horovod_was_built_with(tmp_path: Path) -> None:
     config = "clusters: {a: {kind: slurm, python: /usr/bin/python3}}\n"
 

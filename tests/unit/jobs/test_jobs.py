@@ -21,7 +21,7 @@ import typer
 from clusterkit.cli.diagnose.report import not_again
 from clusterkit.cli.frame.job_args import plain_state, values_text
 from clusterkit.cli.jobs.cancel import cancel
-from clusterkit.cli.jobs.logs import follow_run
+from clusterkit.cli.jobs.logs import _End, follow_run
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
 from clusterkit.cli.jobs.wait import _rows, wait, wait_for_runs, worst
 from clusterkit.core import files
@@ -1059,6 +1059,22 @@ def test_cancel_says_what_to_type_for_all_jobs(clusterkit: Path) -> None:
     ):
         wrong = ck("cancel", *words)
         assert (wrong.returncode, hint in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_who_has_just_seen_the_end_of_a_log_is_not_shown_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = ["  | first", "\x1b[2m  | ValueError: x\x1b[0m", "what   it raised ValueError"]
+    end = _End()
+    assert [*end.of(iter(["[n1] first\n", "[n1] Value", "Error: x\n"]))][1:] == [
+        "[n1] Value",
+        "Error: x\n",
+    ]
+    assert end.without_repeated(told) == told, "the log may have gone into a file"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert end.without_repeated(told) == told[2:]
+    [*end.of(iter(["other\n" * 1000]))]  # of another node, and long
+    assert end.without_repeated(told) == told
 
 
 def test_an_unknown_job_exits_2(clusterkit: Path) -> None:
