@@ -12,6 +12,7 @@ from clusterkit.cli.frame.main import VERBS, command_of
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
+from clusterkit.executors.slurm.pending import meaning
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.observe.diagnose.rules import Rule, own_rules
 
@@ -39,7 +40,7 @@ def topic_of(word: str) -> Topic | None:
     ways: tuple[Callable[[str], Topic | None], ...]
     ways = (
         *(_verb, _exit_code, _setting, _gpu, _flag, _strategy, _strategies),
-        *(_error, _flag_of_estimate),
+        *(_pending_reason, _error, _flag_of_estimate),
     )
     for way in ways:
         with suppress(UserError):
@@ -160,6 +161,17 @@ def _strategies(word: str) -> Topic | None:
     listed = table((one.name, one.summary) for one in alike)
     said = filled("Strategies, each of which `clusterkit explain NAME` tells more of:")
     return Topic(name=word, summary="strategies", text=f"{said}\n\n{listed}", group="strategies")
+
+
+def _pending_reason(word: str) -> Topic | None:
+    """Return why Slurm lets a job wait, by its own word for it, such as `Resources`."""
+    if (waits := meaning(word, "JOB")) is None:
+        return None
+    text = paragraphs(
+        f"A reason for which Slurm lets a job wait: {waits}.",
+        "`clusterkit status JOB` shows it, and when Slurm expects the job to start.",
+    )
+    return Topic(name=word, summary=waits, text=text)
 
 
 def _error(word: str) -> Topic | None:

@@ -20,9 +20,15 @@ def in_words(reason: str, job_id: str) -> str:
     return _WORD.sub(lambda word: _explained(word[0], job_id), reason)
 
 
-def _explained(word: str, job_id: str) -> str:
+def meaning(word: str, job_id: str) -> str | None:
+    """Return the plain words for one reason of Slurm; None where it is not known."""
     found = next((words for known, words in _reasons() if known.fullmatch(word)), None)
-    return f"{found.format(job=job_id)} ({word})" if found else word
+    return found.format(job=job_id) if found else None
+
+
+def _explained(word: str, job_id: str) -> str:
+    found = meaning(word, job_id)
+    return f"{found} ({word})" if found else word
 
 
 @cache

@@ -73,6 +73,14 @@ def test_preflight_is_explained_as_a_whole_and_as_a_key() -> None:
     assert "preflight" in {topic.name for topic in all_topics().values() if topic.group is None}
 
 
+def test_why_slurm_lets_a_job_wait_is_explained_by_its_own_word() -> None:
+    runner = CliRunner()
+    said = " ".join(runner.invoke(app, ["explain", "Resources"]).stdout.split())
+    assert "waits for nodes or GPUs to become free" in said
+    assert "clusterkit status JOB" in said
+    assert "scontrol release JOB" in runner.invoke(app, ["explain", "JobHeldUser"]).stdout
+
+
 def test_a_platform_is_explained_with_all_that_it_sets(tmp_path: Path) -> None:
     runner = CliRunner()
     said = runner.invoke(app, ["explain", "platform", "azure-nd"]).stdout
