@@ -299,8 +299,10 @@ def test_a_flood_keeps_nobody_out(echo: Echo) -> None:
             assert flood.stdout is not None
             assert flood.stdout.readline() == b"here\n"
             until(lambda: echo.listener.refused)
-            for number in range(20):
-                assert echo.ask({"n": number}) == {"n": number}
+            for number in range(20):  # as nodes do, which try again
+                with peers.connect_within(50, echo.address, member()) as connection:
+                    connection.send({"n": number})
+                    assert connection.receive(50)["answer"] == {"n": number}
             assert flood.poll() is None
         finally:
             flood.kill()
