@@ -41,7 +41,7 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
         hint = verb_instead(verb[1]) or hint
     elif verb is not None:
         ours, remark = _instead(path.removeprefix("clusterkit ")).get(verb[1], ("", ""))
-        hint = f"{path} {ours} ({remark})" if ours else hint
+        hint = f"{path} {ours}{remark and f' ({remark})'}" if ours else hint
     extra = _TOO_MANY.match(message)
     if extra is not None and path == "clusterkit report":
         hint = f"clusterkit status {extra[1]} --usage, of one job"

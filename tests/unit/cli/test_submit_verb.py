@@ -154,6 +154,7 @@ TORCHRUN = ("--framework", "torchrun")
         ),
         (("submit", *TORCHRUN, "train.p"), ["hint: did you mean train.py?"]),
         (("submit", *TORCHRUN, "job.slurm"), ["hint: looked in "]),
+        (("images", "prove", "torch"), ["hint: clusterkit images test NAME\n"]),
         (("config", "validate"), ["hint: clusterkit config show (it reads all files"]),
         (("upgrade",), ["hint: pip install --upgrade FILE.whl"]),
         (("uninstall",), ["hint: pip uninstall clusterkit-launch"]),
