@@ -27,6 +27,7 @@ TABLES = {
     "bench/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
     "bench/accuracy/units.py": ("_FORMS",),
     "clusterkit/images/engine.py": (),
+    "clusterkit/executors/slurm/pending.py": (),
     "clusterkit/executors/slurm/refusals.py": (),
     "clusterkit/images/build.py": (),
     "templates/frameworks/mpi/mpi_launch.py": ("SAYS",),

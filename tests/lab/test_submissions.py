@@ -176,7 +176,9 @@ def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_wa
 
 def test_a_snapshot_is_what_a_job_on_slurm_runs_and_no_later_edit(desk: Desk) -> None:
     desk.write("lib.py", "WORD = 'then'\n")
-    script = desk.write("train.py", "import os, lib\nprint(lib.WORD, os.getcwd())\n")
+    script = desk.write(
+        "train.py", "import os, lib\nprint(f'{lib.WORD} {os.getcwd()}\\n', end='')\n"
+    )
     words = ("--framework", "env", "--nodes", "2", "--preflight", "off", "--snapshot")
     job = desk.submit(*words, "--set", "sbatch.begin=now+3", script)
     desk.write("lib.py", "WORD = 'now'\n")

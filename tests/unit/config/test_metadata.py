@@ -58,7 +58,7 @@ def _nothing(_: Sequence[str]) -> Answer:
 
 
 def _slurm(argv: Sequence[str]) -> Answer:
-    listed = Answer(code=0, output="gpu*|2|infinite|gpu:8|96|2000000\n")
+    listed = Answer(code=0, output="gpu*|2|infinite|gpu:8|96|2000000|n/a\n")
     return listed if argv[0] == "sinfo" else _nothing(argv)
 
 

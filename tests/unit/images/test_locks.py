@@ -61,10 +61,11 @@ def test_one_environment_has_one_version_of_each() -> None:
 def test_make_installs_by_a_lock_or_from_a_file() -> None:
     text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     assert "LOCKED := install --no-deps --no-build-isolation --require-hashes --requirement" in text
+    assert "UNCOMPILED := $(subst install,install --no-compile,$(LOCKED))" in text
     installs = re.findall(r"(?:\$\(PIP\)|-m pip)\s[^;\n]*", text)
     assert len(installs) > 8
     for command in installs:
-        allowed = ("$(LOCKED)", "install --no-index --no-deps", " uninstall ")
+        allowed = ("$(LOCKED)", "$(UNCOMPILED)", "install --no-index --no-deps", " uninstall ")
         begins = command.endswith(
             "-check $(QUIET)"
         )  # the definition of $(PIP), which installs nothing
