@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -14,8 +15,17 @@ from clusterkit.core.model import JobState
 from clusterkit.core.text import in_line, without_middle
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm import pending
-from clusterkit.jobs.find import Named, find_run, find_runs, list_runs, run_roots, runs_of_others
-from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.document import name_of
+from clusterkit.jobs.find import (
+    Named,
+    SeveralRunsError,
+    find_run,
+    find_runs,
+    list_runs,
+    run_roots,
+    runs_of_others,
+)
+from clusterkit.jobs.state.load import Job, load_jobs
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
 JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]
@@ -48,6 +58,19 @@ def runs_named(word: str) -> Named:
         UserError: there is none, or several that are not one array.
     """
     return find_runs(word, run_roots(load_settings().clusters.values()))
+
+
+def only_job(word: str, error: SeveralRunsError, fits: Callable[[Job], bool], what: str) -> Job:
+    """Return the one job of several of that name that is meant, and say which and `what` it does.
+
+    Raises:
+        SeveralRunsError: none of them `fits`, or several do.
+    """
+    meant = [job for job in load_jobs(error.runs) if fits(job)]
+    if len(meant) != 1:
+        raise error
+    console.note(f"{word}: of {len(error.runs)} jobs, {name_of(meant[0])} {what}")
+    return meant[0]
 
 
 def note_owner(run: RunFolder) -> None:
@@ -94,10 +117,14 @@ def state_text(job: Job) -> str:
 def reason_of(job: Job) -> str | None:
     """Return what is known beside the state of a job; of one that waits for Slurm, in words."""
     status, submission = job.status, job.submission
-    waits = status.state in {JobState.PENDING, JobState.REQUEUED} and submission.kind.scheduled
-    if not waits or not status.reason:
+    if not status.reason or not submission.kind.scheduled:
         return status.reason
-    return pending.in_words(status.reason, submission.job_id or "JOB")
+    job_id = submission.job_id or "JOB"
+    if status.state in {JobState.PENDING, JobState.REQUEUED}:
+        return pending.in_words(status.reason, job_id)
+    if status.state is JobState.CANCELLED and pending.meaning(status.reason, job_id):
+        return f"it was waiting then ({status.reason})"
+    return status.reason
 
 
 def values_text(job: Job, *, whole: bool = False) -> str:

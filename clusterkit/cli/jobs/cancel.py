@@ -11,7 +11,13 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import JOB_HELP, plain_state, runs_named, state_text
+from clusterkit.cli.frame.job_args import (
+    JOB_HELP,
+    only_job,
+    plain_state,
+    runs_named,
+    state_text,
+)
 from clusterkit.cli.frame.main import EXIT_COULD_NOT
 from clusterkit.cli.jobs.choose import chosen_runs, states_named
 from clusterkit.cli.jobs.wait import UNDER_WAY
@@ -19,7 +25,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.text import table
 from clusterkit.jobs.document import counted, document_of, name_of
-from clusterkit.jobs.find import Named
+from clusterkit.jobs.find import Named, SeveralRunsError
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel as end
 from clusterkit.jobs.watch import cancel_all
@@ -117,13 +123,16 @@ def _ask(jobs: Sequence[Job], *, as_json: bool) -> None:
 
 
 def _named(word: str) -> Named:
-    """Return the runs that a word names.
+    """Return the runs that a word names: of several jobs of that name the one that is not over.
 
     Raises:
         UserError: there is none, with `--all` where the word means all, or is a pattern.
     """
     try:
         return runs_named(word)
+    except SeveralRunsError as error:
+        job = only_job(word, error, lambda job: not job.status.state.final, "is not over")
+        return Named(runs=(job.run,))
     except UserError as error:
         if word != "all" and not set(word) & set("*?["):
             raise

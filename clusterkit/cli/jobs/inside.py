@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import JobArgument, run_named
+from clusterkit.cli.frame.job_args import JobArgument, only_job, run_named
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
-from clusterkit.jobs.document import name_of
 from clusterkit.jobs.find import SeveralRunsError
-from clusterkit.jobs.state.load import Job, load_job, load_jobs
+from clusterkit.jobs.state.load import Job, load_job
 
 if TYPE_CHECKING:
     from clusterkit.jobs.inside import Place
@@ -69,7 +69,8 @@ def shell(job: JobArgument, node: str | None = None) -> None:
     """
     from clusterkit.jobs.inside import run_inside
 
-    _require_terminal(f"to run one command: clusterkit exec {job} -- COMMAND")
+    there = f" --node {quote(node)}" if node is not None else ""
+    _require_terminal(f"to run one command: clusterkit exec {quote(job)}{there} -- COMMAND")
     raise typer.Exit(run_inside(_place(job, node), _SHELL, terminal=True))
 
 
@@ -109,11 +110,7 @@ def _running(word: str) -> Job:
     try:
         return load_job(run_named(word))
     except SeveralRunsError as error:
-        running = [job for job in load_jobs(error.runs) if job.status.state is JobState.RUNNING]
-        if len(running) != 1:
-            raise
-        console.note(f"{word}: of {len(error.runs)} jobs, {name_of(running[0])} runs")
-        return running[0]
+        return only_job(word, error, lambda job: job.status.state is JobState.RUNNING, "runs")
 
 
 def _require_terminal(hint: str) -> None:

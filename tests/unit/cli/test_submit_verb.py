@@ -154,6 +154,7 @@ TORCHRUN = ("--framework", "torchrun")
         ),
         (("submit", *TORCHRUN, "train.p"), ["hint: did you mean train.py?"]),
         (("submit", *TORCHRUN, "job.slurm"), ["hint: looked in "]),
+        (("exec", "latest", "--rank", "1", "--", "date"), ["hint: --node 1 (a node's name"]),
         (("images", "prove", "torch"), ["hint: clusterkit images test NAME\n"]),
         (("config", "validate"), ["hint: clusterkit config show (it reads all files"]),
         (("upgrade",), ["hint: pip install --upgrade FILE.whl"]),

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from clusterkit.cli.frame import job_args
 from clusterkit.cli.frame.main import app
-from clusterkit.cli.jobs import inside
+from clusterkit.cli.jobs import cancel, inside
 from clusterkit.cli.jobs.inside import _ports
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
@@ -172,7 +173,7 @@ def test_whether_anybody_listens_on_a_port_of_this_machine() -> None:
     assert not listens_here(port)
 
 
-def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered(
+def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered_or_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [RunFolder(tmp_path / f"train-2026112{day}-120000-abcdef") for day in (1, 2, 3)]
@@ -196,12 +197,16 @@ def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered(
         ]
 
     monkeypatch.setattr(inside, "run_named", several)
-    monkeypatch.setattr(inside, "load_jobs", loaded)
+    monkeypatch.setattr(job_args, "load_jobs", loaded)
     with pytest.raises(UserError, match="could be any of 3 runs"):
         inside._running("train")
     states[runs[1]] = JobState.RUNNING
     assert inside._running("train").run == runs[1]
     assert capsys.readouterr().err == "train: of 3 jobs, 8 runs\n"
+    monkeypatch.setattr(cancel, "runs_named", several)
+    assert cancel._named("train").runs == (runs[1],)
+    assert capsys.readouterr().err == "train: of 3 jobs, 8 is not over\n"
     states[runs[0]] = JobState.RUNNING
-    with pytest.raises(UserError, match="could be any of 3 runs"):
-        inside._running("train")
+    for named in (inside._running, cancel._named):
+        with pytest.raises(UserError, match="could be any of 3 runs"):
+            named("train")

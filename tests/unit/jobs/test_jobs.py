@@ -759,6 +759,10 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
     assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
     assert plain_state(job) == "pending: waits for nodes or GPUs to become free (Resources)"
+    ended = dataclasses.replace(status, state=JobState.CANCELLED)
+    assert plain_state(dataclasses.replace(job, status=ended)) == (
+        "cancelled: it was waiting then (Resources)"
+    )
     assert _size(job.submission) == "2x8"
     assert _size(dataclasses.replace(job.submission, max_nodes=4)) == "2:4x8"
 
