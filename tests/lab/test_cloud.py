@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers import lab_scripts
 from tests.helpers.desk import Desk
+from tests.helpers.lab_ask import await_no_job
 from tests.helpers.lab_faults import configured, full_shared_memory, shaped, wait_for_state
 from tests.lab import Lab
 from tests.lab.layout import write_changed
@@ -70,7 +71,12 @@ def desk(cloud_lab: Lab, request: pytest.FixtureRequest) -> Desk:
 
 @pytest.fixture
 def resumed(cloud_lab: Lab) -> Iterator[Callable[[], list[str]]]:
-    """Power all cloud nodes down; give a function that tells which were resumed since."""
+    """Power all cloud nodes down; give a function that tells which were resumed since.
+
+    A job that has succeeded may not be over for Slurm, which would start it again: its nodes fail.
+    """
+    cloud_lab.run("head", ["scancel", "--user=root"], check=True)
+    await_no_job(cloud_lab)
     states = "--format=%T", f"--nodes={','.join(CLOUD)}", "--noheader"
     down = ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=power_down_force"]
     if cloud_lab.run("head", ["sinfo", *states]).stdout.split() != ["idle~"]:
@@ -288,7 +294,7 @@ def _kill(
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
-        client.communicate(timeout=60)
+        client.communicate(timeout=240)
     return asking
 
 
