@@ -58,6 +58,9 @@ class Partition:
     """The most time of a job (MaxTime) as Slurm writes it, `infinite` for no limit."""
     default_time: str
     """What a job gets that sets no limit (DefaultTime): that of the partition, else all of it."""
+    gpus: int = 0
+    gpu_types: tuple[str, ...] = ()
+    cpus: int = 0
 
     @property
     def limits(self) -> str:
@@ -67,10 +70,6 @@ class Partition:
             return "no limit"
         above = "more by --time" if most == "infinite" else f"at most {most}"
         return f"the partition's: {default}" + (f", {above}" if most != default else "")
-
-    gpus: int = 0
-    gpu_types: tuple[str, ...] = ()
-    cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

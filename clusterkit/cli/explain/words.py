@@ -74,13 +74,14 @@ def _flag(word: str, verb: str = "submit") -> Topic | None:
 
 def _setting(word: str) -> Topic | None:
     """Return what `--set OWNER.KEY` does, such as `torchrun.tee`; None for another word."""
-    owner, dot, key = word.partition("=")[0].strip().partition(".")
+    name = word.partition("=")[0].strip()
+    owner, dot, key = name.partition(".")
     if not dot or owner not in _SETTINGS or not _KEY.fullmatch(key):
         return None
     given = _SETTINGS[owner].format(key=key, flag=key.replace("_", "-"))
     about = next(option for option in command_of("submit").params if "--set" in option.opts)
     text = paragraphs(
-        f"`--set {word.partition('=')[0]}=VALUE` of a job, or `set:` in a job file: {given}.",
+        f"`--set {name}=VALUE` of a job, or `set:` in a job file: {given}.",
         " ".join(str(getattr(about, "help", "")).split()),
         f"More of it: `clusterkit explain {owner}`." if owner != "sbatch" else "",
     )

@@ -40,8 +40,7 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     if verb is not None and path == "clusterkit":
         hint = verb_instead(verb[1]) or hint
     elif verb is not None:
-        ours, remark = _instead(path.removeprefix("clusterkit ")).get(verb[1], ("", ""))
-        hint = f"{path} {ours}{remark and f' ({remark})'}" if ours else hint
+        hint = _command_instead(path.removeprefix("clusterkit "), verb[1], path) or hint
     extra = _TOO_MANY.match(message)
     if extra is not None and path == "clusterkit report":
         hint = f"clusterkit status {extra[1]} --usage, of one job"
@@ -60,8 +59,12 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
 
 def verb_instead(word: str) -> str | None:
     """Return the command of ours that does what `word` does elsewhere; None where there is none."""
-    ours, remark = _instead("verb").get(word, ("", ""))
-    said = ours if ours.startswith("pip ") else f"clusterkit {ours}"
+    return _command_instead("verb", word, "clusterkit")
+
+
+def _command_instead(asks: str, word: str, path: str) -> str | None:
+    ours, remark = _instead(asks).get(word, ("", ""))
+    said = ours if ours.startswith("pip ") else f"{path} {ours}"
     return f"{said}{remark and f' ({remark})'}" if ours else None
 
 

@@ -92,10 +92,11 @@ def _processes(plan: Mapping[str, Any]) -> int | None:
 
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
     status = job.status
-    hang = _hung(job, node_results.latest_attempt(job.run))
+    timed_out = status.state is JobState.TIMEOUT
+    hang = _hung(job, node_results.latest_attempt(job.run)) if timed_out else None
     before = f"; before that it hung: {hang.what}" if hang is not None else ""
-    yield _fact("state", f"{status.state}{before if status.state is JobState.TIMEOUT else ''}")
-    if status.state is JobState.TIMEOUT and job.submission.requeue:
+    yield _fact("state", f"{status.state}{before}")
+    if timed_out and job.submission.requeue:
         yield from _attempts(job)
     if status.reason:
         yield _fact("reason", status.reason)
