@@ -154,7 +154,7 @@ def test_a_job_that_is_cancelled_while_it_restarts_is_over(
             time.sleep(after_s)
             cluster.ck("cancel", run.run_id)
             assert client.wait(60) == 1
-        assert ended(cluster, run)[0] == "cancelled"
+        assert ended(cluster, run) == ("cancelled", None), run.path
 
 
 def test_the_time_limit_of_a_restarted_job_is_that_of_its_allocation(

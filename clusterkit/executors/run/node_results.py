@@ -291,14 +291,23 @@ def left_out(run: RunFolder) -> frozenset[str]:
     return attempts.nodes_to_leave_out(read_failures(run))
 
 
-def is_excused(submission: Submission, results: Results, in_vain: str | None) -> bool:
-    """Tell whether a command that failed may do better in another attempt, unless it did not."""
+def is_excused(
+    submission: Submission,
+    results: Iterable[NodeResult],
+    first: NodeResult | None,
+    in_vain: str | None,
+) -> bool:
+    """Tell whether a command that failed may do better in another attempt, unless it did not.
+
+    The first failure is known before its node has written its result, and may be all that it wrote.
+    """
     if in_vain is not None:
         return False
-    failed = any(result.exit_code and result.reason is None for result in results.nodes)
+    nodes = (*results, *([first] if first is not None else ()))
+    failed = any(result.exit_code and result.reason is None for result in nodes)
     any_failure = submission.requeue_on is RequeueOn.FAILURE and submission.least is None
-    hung = any(result.hung for result in results.nodes) and submission.on_hang is OnHang.RESTART
-    return hung or any(result.fault for result in results.nodes) or (failed and any_failure)
+    hung = any(result.hung for result in nodes) and submission.on_hang is OnHang.RESTART
+    return hung or any(result.fault for result in nodes) or (failed and any_failure)
 
 
 def why_in_vain(run: RunFolder, attempt: int) -> str | None:

@@ -22,14 +22,15 @@ _NAME = re.compile(rf"{RESTART}([0-9]{{1,7}})\.json")
 def may_start_again(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
     """Tell whether the job gets another attempt after this one, which has ended in `state`."""
     in_vain = node_results.why_in_vain(run, attempt)
+    failure = node_results.first_failure(run, attempt)
     return attempts.restarts(
         state,
-        node_results.first_failure(run, attempt),
+        failure,
         attempt=attempt,
         left_out=len(node_results.left_out(run)),
         submission=submission,
         excused=node_results.is_excused(
-            submission, node_results.read_results(run, attempt), in_vain
+            submission, node_results.read_results(run, attempt).nodes, failure, in_vain
         ),
         restarted=count(run, attempt),
     )

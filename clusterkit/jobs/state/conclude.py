@@ -194,15 +194,15 @@ def _went_well(evidence: Evidence) -> bool:
 
 def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None] | None:
     """Tell where a job ended that its clients start again; None where it stays as it is."""
-    submission = evidence.submission
+    submission, failure = evidence.submission, evidence.first_failure
+    results = evidence.results.nodes if evidence.results.attempt == evidence.attempt else ()
     again = submission.kind.lists_hosts and restarts(
         slurm.state,
-        evidence.first_failure,
+        failure,
         attempt=evidence.attempt,
         left_out=evidence.left_out,
         submission=submission,
-        excused=evidence.results.attempt == evidence.attempt
-        and node_results.is_excused(submission, evidence.results, evidence.in_vain),
+        excused=node_results.is_excused(submission, results, failure, evidence.in_vain),
         restarted=evidence.restarted,
     )
     if not again:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core import files
-from clusterkit.core.model import ClusterKind, JobState, NodeResult
+from clusterkit.core.model import ClusterKind, JobState, NodeResult, RequeueOn
 from clusterkit.executors.node import health
 from clusterkit.executors.node.health import drain, with_cause
 from clusterkit.executors.node.identity import Identity
@@ -146,6 +146,25 @@ def test_output_that_blames_another_node_at_the_same_step_is_not_believed(
     assert may_start_again(run, job, JobState.FAILED, 1) is again
     in_vain = None if again else "as in the attempt before, at step 40"
     assert node_results.why_in_vain(run, 1) == in_vain
+
+
+@pytest.mark.parametrize(("requeue_on", "again"), [("hardware", False), ("failure", True)])
+def test_a_command_whose_failure_is_all_that_its_node_wrote_may_start_again(
+    run: RunFolder, requeue_on: str, again: bool
+) -> None:
+    """It was killed while it read its log, as were the others, because one had failed."""
+    job = Submission(
+        run_id="toy-20261121-101500-4f06f8", name="toy", cluster="rack", kind=ClusterKind.SSH,
+        framework="torchrun", nodes=2, tasks=2, submitted_at=0.0, requeue=1,
+        requeue_on=RequeueOn(requeue_on),
+    )  # fmt: skip
+    runfolder.write_submission(run, job)
+    node_results.note_failure(run, FAILED, attempt=0, n_nodes=2)
+    killed = dataclasses.replace(FAILED, exit_code=137, reason="peer")
+    for rank in range(2):
+        result = dataclasses.replace(killed, node_rank=rank)
+        node_results.write_result(run, result, attempt=0, n_nodes=2)
+    assert may_start_again(run, job, JobState.FAILED, 0) is again
 
 
 @pytest.mark.parametrize(
