@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from clusterkit.core.data import read_table
+from tests.helpers import time_left
 from tests.helpers.desk import Desk
 from tests.helpers.needs import require
 from tests.lab.lab import Lab
@@ -100,7 +101,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test with the mark `needs` before its fixtures, or fail it in CI."""
+    """Skip a test that comes too late, and before its fixtures one whose mark `needs` is not met.
+
+    In CI the second is a failure.
+    """
+    if not time_left.left_s(1):
+        pytest.skip(time_left.OVER)
     for mark in item.iter_markers("needs"):
         require(*mark.args)
 
@@ -175,6 +181,7 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             "CLUSTERKIT_WHEELS",
             "CLUSTERKIT_FIXTURES",
             "CLUSTERKIT_GOLDEN",
+            time_left.UNTIL,
         }:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.docker.engine import Engine, MissingEngineError, default_root
+from tests.helpers import time_left
 from tests.helpers.needs import lack
 
 BUILT = ("base", "torch", "deepspeed", "horovod", "mpi")
@@ -65,7 +66,7 @@ class Images:
             capture_output=True,
             text=True,
             env={**os.environ, **self.engine.environment},
-            timeout=_BUILD_S,
+            timeout=time_left.left_s(_BUILD_S),
         )
         assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
         return done.stdout

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import nullcontext
 from itertools import zip_longest
+
+import pytest
 
 from clusterkit.core.data import read_table
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.preflight.checks import all_checks
+from tests.conftest import pytest_runtest_setup
 from tests.frameworks.test_strategies import STRATEGIES
+from tests.helpers import time_left
 from tests.helpers.paths import ROOT, TESTS
 
 
@@ -47,3 +53,19 @@ def test_the_page_lists_each_framework_with_an_example() -> None:
     assert all(one is not None and (ROOT / one[2]).is_file() for one in commands)
     assert {one[1] for one in commands if one is not None} == {*framework_names()}
     assert {cell for row in listed for cell in row[2:]} == {"trains", "adds", "runs", ""}
+
+
+@pytest.mark.parametrize(("after_s", "left_s"), [(None, 60.0), (-1.0, 0.0), (1e6, 60.0)])
+def test_in_continuous_integration_nothing_begins_too_late(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    after_s: float | None,
+    left_s: float,
+) -> None:
+    monkeypatch.delenv(time_left.UNTIL, raising=False)
+    if after_s is not None:
+        monkeypatch.setenv(time_left.UNTIL, str(time.time() + after_s))
+    assert time_left.left_s(60.0) == left_s
+    late = pytest.raises(pytest.skip.Exception, match="not run") if not left_s else nullcontext()
+    with late:
+        pytest_runtest_setup(request.node)
