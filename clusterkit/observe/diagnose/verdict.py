@@ -42,7 +42,9 @@ _SIGNALLED = ") received by PID "
 _FILE = '  File "'
 _TOLD = frozenset({"message", "kind"})
 """Groups of a rule beside which the next line tells no more, but where the line ends in a colon."""
-_NAMING = frozenset({"horovod-report", "launcher-report", "mpi-report", "slurm-report"})
+_NAMING = frozenset(
+    {"horovod-report", "launcher-report", "mpi-abort", "mpi-report", "slurm-report"}
+)
 """Rules of lines by which a launcher names the rank whose end it has seen."""
 _UNKNOWING = frozenset(
     {

@@ -192,9 +192,14 @@ def test_an_error_after_which_all_goes_on_is_none(say: Say, log: str) -> None:
 
 
 def test_a_daemon_of_slurm_is_of_its_node(say: Say) -> None:
-    found = say("slurmstepd-n1: error: couldn't chdir to `/home/x': No such file or directory")
-    assert found.cause is not None
-    assert (found.cause.rule, found.cause.node) == ("slurm-step-failed", "n1")
+    refused = "slurmstepd-n1: error: couldn't chdir to `/home/x': "
+    for why, rule in (
+        ("No such file or directory", "working-folder-missing"),
+        ("Permission denied", "slurm-step-failed"),
+    ):
+        found = say(refused + why)
+        assert found.cause is not None
+        assert (found.cause.rule, found.cause.node) == (rule, "n1")
 
 
 @pytest.mark.parametrize(

@@ -503,7 +503,7 @@ def test_what_a_program_says_before_it_aborts_is_the_cause(
 
 def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(say: Say) -> None:
     found = cause(say(f"reading the mesh\nthe mesh has no cells, bye\n{ABORTED}"))
-    assert (found.rule, found.rank) == ("mpi-report", 3)
+    assert (found.rule, found.rank) == ("mpi-abort", 3)
     assert found.title.endswith("; the last line before it: the mesh has no cells, bye")
     assert cause(say(f"--- ERROR ---\nthe mesh is flat\n{ABORTED}")).title.endswith(
         "the mesh is flat"
