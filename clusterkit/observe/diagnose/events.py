@@ -20,6 +20,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_around,
     next_run,
     nodes_named,
+    of_snippet,
     only_printed,
     other_script_after,
     passed,
@@ -31,10 +32,11 @@ from clusterkit.observe.diagnose.evidence import (
     side_step,
     survived,
     time_near,
+    well_until,
     went_on,
     year_of,
 )
-from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Hit, Scanned
+from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Ending, Hit, Scanned
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
@@ -114,7 +116,8 @@ def events_of(
                     rank=rank_in(near["of_rank"]) if "of_rank" in near else hit.rank,
                     time=time,
                     timed=own is not None,
-                    handled=well.cover(rule, hit) or (ends and _lived_on(rule, hit, scanned.size)),
+                    handled=well.cover(rule, hit)
+                    or (ends and (well.came(rule, hit) or _lived_on(rule, hit, scanned.size))),
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
@@ -124,6 +127,7 @@ def events_of(
     for _, scanned in found:
         events = _since(_last_start(events, scanned), events, scanned)
         events = _since(_last_program(events, scanned), events, scanned)
+    events = _without_snippets(events)
     return _without_side_steps(_of_the_last_run(events, [scanned for _, scanned in found]))
 
 
@@ -236,6 +240,23 @@ def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(replace(e, handled=e.handled or side_step(e.hit)) for e in events)
 
 
+def _without_snippets(events: Sequence[Event]) -> list[Event]:
+    """Take for no failure of the job what code given to Python by the script had raised.
+
+    Only where the script went on for long after it, and something else ended the job then.
+    """
+    live = [e for e in events if e.hit.line and _may_end(e) and not e.handled]
+    last: dict[Path, int] = {}
+    for hit in (event.hit for event in live):
+        last[hit.file] = max(hit.offset, last.get(hit.file, 0))
+    over = {
+        id(event)
+        for event in live[:_MOST_FOLLOWED]
+        if of_snippet(event.hit) and left_behind(event.hit, last[event.hit.file])
+    }
+    return [replace(e, handled=True) if id(e) in over else e for e in events]
+
+
 def _ends(event: Event) -> bool:
     """Tell whether hardly anything stands after an error that no rule knows."""
     return event.rule.priority > BARE and good_after(event.hit) <= _MOST_AFTER
@@ -258,10 +279,14 @@ class _Endings:
         self._whole = False
         self._failed: dict[Path, int] = {}
         """Files in which ranks had failed then, so that others waited until they were ended."""
+        self._last: dict[Path, Ending] = {}
+        """Endings after which no failure stands."""
         for one in scanned:
             for ending in one.endings:
                 until = next_run(one.file, one.excerpts, ending.offset)
                 self._spans.setdefault(one.file, []).append((ending.offset, until))
+                if until == inf and not _fails_after(rules, one, ending.offset):
+                    self._last[one.file] = ending
                 if ending.whole and until == inf:
                     self._whole = True
                     if _ended_badly(rules, one, ending.offset):
@@ -279,6 +304,26 @@ class _Endings:
             return hit.last <= self._failed.get(hit.file, inf)
         spans = self._spans.get(hit.file, ())
         return rule.ending and any(start < hit.offset < until for start, until in spans)
+
+    def came(self, rule: Rule, hit: Hit) -> bool:
+        """Tell whether a program went on well after a find until it said that it was through."""
+        last = self._last.get(hit.file)
+        if last is None or rule.outside:
+            return False
+        return well_until(hit, last.offset, at_once=rule.closing and last.program)
+
+
+def _fails_after(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bool:
+    """Tell whether more than processes print as they leave, or a launcher's report, stands after.
+
+    A report counts wherever it is: a launcher had seen a rank fail.
+    """
+    told = ((hit, rules[name]) for hit in scanned.hits for name in hit.rules)
+    return any(
+        (rule.id in REPORTS and not rule.outside)
+        or (hit.last > offset and not (rule.ending or rule.closing or rule.silent))
+        for hit, rule in told
+    )
 
 
 def _ended_badly(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bool:

@@ -151,6 +151,12 @@ _BAD = re.compile(
     r"|time[d-]? ?out|refused|unable|cannot|could not|(?:return|exit) ?code"
 )
 """What stands in a line that belongs to a failure, and in those around it."""
+_NOT_BAD = re.compile(
+    r"(?i)\b(?:if|no|0|zero|without(?: any)?) (?:\w{1,30} ){0,2}(?:error|fail)(?:ed|s|ures?)?\b"
+    r"|^\W{0,9}warning: (?!.*(?:error|fail|abort|exception)).*"
+)
+"""What only speaks of a failure, or warns of what goes on all the same."""
+_EVALUATES = re.compile(r"(?i)\b(?:eval|valid|test)")
 _OF_SHELL = re.compile(
     r"\S{1,300}: line \d+: |\S{0,300}sh: \d+: "
     r"|CommandNotFoundError: |CondaError: |Lmod has detected "
@@ -571,12 +577,14 @@ def _afterwards(hit: Hit, size: int) -> tuple[str, ...]:
 def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
     """Return how many bytes stand before where steps are taken again after byte `start`.
 
-    That is infinite where none are near. What sums a run up names some as well.
+    That is infinite where none are near. What sums a run up names some as well, and so does what
+    evaluates the model after the last step.
     """
     at, steps = start, set[str]()
     for raw in read_part(path, excerpts, start, _HEAD).split(b"\n")[1:]:
         at += len(raw) + 1
-        steps |= _steps_in(read_line(raw).text)
+        text = read_line(raw).text
+        steps |= set() if _EVALUATES.search(text) else _steps_in(text)
         if len(steps) >= WENT_ON:
             return at
     return math.inf
@@ -611,6 +619,21 @@ def _good_after(hit: Hit, until: float) -> Iterator[str]:
     part = read_part(hit.file, hit.excerpts, hit.last, size).replace(b"\r", b"\n")
     lines = (read_line(raw).text for raw in part.split(b"\n")[1:])
     return (line for line in lines if not (line.startswith("wandb: ") or _BAD.search(line)))
+
+
+def well_until(hit: Hit, ending: int, *, at_once: bool) -> bool:
+    """Tell whether a program went on well after a find, until it said at byte `ending` that it was.
+
+    Where it is known to have said so itself, it may have been at once.
+    """
+    return hit.last < ending and _many_good_after(hit, 1 if at_once else _SOON, ending)
+
+
+def of_snippet(hit: Hit) -> bool:
+    """Tell whether an exception is of code that a script of the shell gave Python to read."""
+    above = lines_before(hit, _FRAME) if hit.line else ()
+    frames = [line for line in takewhile(_indented, reversed(above)) if _FRAME_AT.match(line)]
+    return bool(frames) and frames[-1].startswith('  File "<stdin>"')
 
 
 def well_between(hit: Hit, later: Hit) -> bool:
@@ -700,11 +723,17 @@ def ends_well(hit: Hit, size: int, count: int = _LAST) -> bool:
     """
     last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)
     told = [line for line in _but_warnings(last) if re.search(r"\w", line)][-count:]
-    bad = {_DIGITS.sub("", line) for line in told if _BAD.search(line)}
+    bad = {_DIGITS.sub("", line) for line in told if _tells_of_failure(line)}
     if not bad:
         return True
     forms = Counter(_DIGITS.sub("", line) for line in last)
-    return not _BAD.search(told[-1]) and all(forms[form] >= _IN_TURN for form in bad)
+    return not _tells_of_failure(told[-1]) and all(forms[form] >= _IN_TURN for form in bad)
+
+
+def _tells_of_failure(line: str) -> bool:
+    """Tell whether one of the last lines does: programs indent tables, and pip what it did."""
+    said = _NOT_BAD.sub("", line).strip()
+    return _FRAME_AT.match(line) is not None or (said != "" and _BAD.search(said) is not None)
 
 
 def _but_warnings(lines: Iterable[str]) -> Iterator[str]:

@@ -83,18 +83,25 @@ REPORTS = frozenset(
 _WELL = ('"key": "run_stop"', '"status": "success"')
 """mlperf_logging: the run as a whole has reached its goal."""
 _BEGUN = '"key": "run_start"'
+_PROGRAM = (
+    *("'train_runtime':", "Trainer.fit` stopped", "orker group successfully finished"),
+    *("All workers finished successfully", "# Out of bounds values : 0 OK"),
+)
+"""Texts of an ending that a library or a benchmark prints, and no script whatever has happened."""
 _SAID = re.compile(
     r"'train_runtime':|`Trainer\.fit` stopped: `max_"
     r"|\b[Tt]raining (?:is |has been |has )?(?:completed?|done|finished)\b(?! (?:epoch|iter|step))"
     r"|^\d+ epochs completed in \d"
     r"|worker group successfully finished|All workers finished successfully"
+    r"|^# Out of bounds values : 0 OK"
 )
-"""Transformers, Lightning, YOLO, torchrun and scripts say of one process that it is through."""
+"""Transformers, Lightning, YOLO, torchrun, nccl-tests and scripts say that a process is through."""
 ENDINGS = (
     *('"key": "run_stop"', _BEGUN, "'train_runtime':", "Trainer.fit` stopped", "raining complete"),
     *("raining done", "raining finished", "raining is ", "raining has ", "finished successfully"),
     "group successfully finished",
     "epochs completed in ",
+    "# Out of bounds values : 0 OK",
 )
 """Texts without which no line tells that all went well."""
 
@@ -107,6 +114,8 @@ class Ending:
     """Bytes before it."""
     whole: bool
     """Whether it says so of the whole job."""
+    program: bool = False
+    """Whether the program says so that was at work: a script may, whatever has happened."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -276,7 +285,7 @@ class Finds:
         elif _BEGUN in text:
             self._endings.clear()
         elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
-            self._endings.append(Ending(offset, well))
+            self._endings.append(Ending(offset, well, any(words in text for words in _PROGRAM)))
         elif (words := next((words for words in STARTUPS if words in text), None)) is not None:
             self.startups.append((words, offset))
 

@@ -394,3 +394,81 @@ def test_a_download_that_a_program_tells_of_and_goes_on_has_not_failed(say: Say)
         assert cause(say(log)) is None
     for log in (work + said, work + said + last, raised + work, said + work + "it was aborted\n"):
         assert cause(say(log)) == ("download-failed", None)
+
+
+REFUSED = "srun: unrecognized option '--wrap=hostname'\n"
+REPORTED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["[default] worker group successfully finished. Waiting\n", "[after training is done] now\n"],
+)
+def test_what_a_job_went_on_well_after_until_it_was_through_is_no_failure(
+    say: Say, said: str
+) -> None:
+    assert cause(say(REFUSED + SOME + said)) is None
+    refused = ("slurm-step-refused", None)
+    assert cause(say(REFUSED + SOME)) == refused
+    assert cause(say(REFUSED + said)) == refused, "a script says so whatever has happened"
+    assert cause(say(REFUSED + SOME + said + TRACEBACK)) is not None
+    assert cause(say(REFUSED + REPORTED + SOME + said)) is not None, "a launcher knows better"
+
+
+def test_an_error_just_before_a_program_says_that_all_went_well_is_none(say: Say) -> None:
+    error = "[2026-11-22 13:59:12,440] [ERROR] [main.py:99] the folder is empty\n"
+    work = "a row of the table is written\n" * 2
+    assert cause(say(error + work)) == ("error-line", None)
+    for well in ("INFO: All workers finished successfully\n", "# Out of bounds values : 0 OK\n"):
+        assert cause(say(error + work + well)) is None
+    bad = "# Out of bounds values : 8 FAILED\n"
+    for said in (bad, "Training is complete\n"):  # a script says so whatever has happened
+        assert cause(say(error + work + said)) == ("error-line", None)
+
+
+def test_steps_of_an_evaluation_after_the_training_begin_no_other_run(say: Say) -> None:
+    done = "[after training is done] now\n"
+    closed = "run.sh: line 44: 4711 Hangup                  deepspeed train.py\n"
+    evaluated = "".join(f"Evaluating iter {n}/10\n" for n in range(1, 9))
+    assert cause(say(done + evaluated + closed)) is None
+    trained = evaluated.replace("Evaluating iter", "iteration")
+    assert cause(say(done + trained + closed)) == ("hangup", None)
+
+
+SNIPPET = """\
+Traceback (most recent call last):
+  File "<stdin>", line 5, in <module>
+  File "/usr/lib/python3.10/os.py", line 680, in __getitem__
+    raise KeyError(key) from None
+KeyError: 'GPU_IDS'
+"""
+
+
+def test_what_a_shell_gave_python_to_read_long_before_the_end_is_not_what_ended_it(
+    say: Say,
+) -> None:
+    out = "[rank4]: NotImplementedError: no layer of this kind\n"
+    assert cause(say(SNIPPET + GOOD + out)) == ("python-exception", 4)
+    unset = ("environment-variable-missing", None)
+    assert cause(say(SNIPPET + out)) == unset
+    assert cause(say(SNIPPET.replace("<stdin>", "/home/ada/train.py") + GOOD + out)) == unset
+
+
+def test_an_indented_line_or_a_warning_at_the_end_tells_of_no_failure(say: Say) -> None:
+    fetched = """\
+Traceback (most recent call last):
+  File "/home/ada/setup.py", line 30, in <module>
+    urlretrieve(URL, "x.zip")
+  File "/usr/lib/python3.11/urllib/request.py", line 643, in http_error_default
+    raise HTTPError(req.full_url, code, msg, hdrs, fp)
+urllib.error.HTTPError: HTTP Error 503: Service Unavailable
+"""
+    end = """\
+      Successfully uninstalled x-2.1.2
+WARNING: Running pip as root can result in broken permissions: https://pip.example/warnings/venv
+Welcome. If authentication fails, try again.
+"""
+    assert cause(say(fetched + GOOD + end)) is None
+    told = ("download-http-error", None)
+    assert cause(say(fetched + GOOD + end.replace("If", "The"))) == told
+    assert cause(say(fetched + GOOD + "      cannot be installed\n" + end)) == told
