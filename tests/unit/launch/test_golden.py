@@ -89,10 +89,15 @@ def test_rendered_scripts_are_clean_for_bash_and_shellcheck(tmp_path: Path) -> N
         if path.suffix in {".sh", ".sbatch"}
     }
     assert len(scripts) == 2 * len(CASES) + len(ON_SLURM)
+    different = dict[str, Path]()
     for script, text in scripts.items():
         subprocess.run(["bash", "-n", script], check=True)
-        script.write_text(without_here_documents(text), encoding="utf-8")
-    checked = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+        different.setdefault(without_here_documents(text), script)
+    for text, script in different.items():
+        script.write_text(text, encoding="utf-8")
+    checked = subprocess.run(
+        ["shellcheck", *different.values()], capture_output=True, text=True, check=False
+    )
     assert checked.stdout == ""
     assert checked.returncode == 0
 
