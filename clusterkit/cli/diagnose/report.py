@@ -118,6 +118,10 @@ def _short(path: Path) -> str:
 
 
 _LINES = 15
+_ENOUGH = 60
+"""So many characters of a line tell it from others: the rest may be cut off in one place."""
+_RANK = re.compile(r"^\[rank\d+\]: ")
+"""What PyTorch puts before each line of a traceback, and last words are without."""
 _MARGIN = "  | "
 LAST_ROWS = 5
 """Of the last line, which most often is the error; of others, one."""
@@ -132,15 +136,30 @@ def last_words(job: Job) -> list[str]:
 
     Where none tells, of the batch script.
     """
-    failure = failure_of(job)
-    lines = list(failure.tail[-_LINES:] if failure is not None else batch_output(job))
-    message = failure.message if failure is not None else None
-    if message and not any(message in line for line in lines):
-        lines.append(message)
+    lines = _last_lines(job)
     return [
         *(console.dim(row) for line in lines[:-1] for row in rows(line, 1)),
         *(console.dim(row) for line in lines[-1:] for row in rows(line, LAST_ROWS)),
     ]
+
+
+def _last_lines(job: Job) -> list[str]:
+    """Return the lines of `last_words` as they stand in the log, however wide."""
+    failure = failure_of(job)
+    lines = list(failure.tail[-_LINES:] if failure is not None else batch_output(job))
+    message = failure.message if failure is not None else None
+    if message and not _is_among(message, lines):
+        lines.append(message)
+    return lines
+
+
+def _is_among(text: str, lines: Iterable[str]) -> bool:
+    """Tell whether a text stands in these lines, there or here behind the label of a rank.
+
+    Blanks do not count, nor what was cut off.
+    """
+    wanted = _RANK.sub("", " ".join(text.split()))[:_ENOUGH]
+    return wanted in " ".join(" ".join(lines).split())
 
 
 def not_again(job: Job) -> list[str]:
@@ -227,6 +246,6 @@ def why_failed(job: Job) -> list[str]:
         return lines
     if cause is None:
         return lines
-    if cause.evidence.line and not any(cause.evidence.text[:60] in word for word in lines):
+    if cause.evidence.line and not _is_among(cause.evidence.text, _last_lines(job)):
         lines += [console.dim(row) for row in rows(cause.evidence.text, LAST_ROWS)]
     return [*lines, *answer(cause, advice)]

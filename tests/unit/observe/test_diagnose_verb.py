@@ -390,6 +390,16 @@ def test_who_waits_for_a_job_reads_why_it_failed_once(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[1:] if line[0] != " "] == ["what", "where", "do"]
 
 
+@pytest.mark.parametrize("label", ["", "[rank3]: "])
+def test_an_error_with_a_long_path_is_told_once(tmp_path: Path, label: str) -> None:
+    """The path does not fit on the first row of the last words, and begins a row of its own."""
+    error = f"FileNotFoundError: [Errno 2] No such file or directory: '/data/{'sets/' * 8}x.pt'"
+    run = job(tmp_path, tail=("Traceback (most recent call last):", error))
+    run.log(1).write_text(f"{label}Traceback (most recent call last):\n{label}{error}\n")
+    lines = why_failed(load_job(run))
+    assert sum("FileNotFoundError" in line for line in lines) == 1, lines
+
+
 def test_the_estimator_is_asked_what_the_plan_tells(tmp_path: Path) -> None:
     args = ("--model", "llama-3.1-70b", "--per_device_train_batch_size=2", "--lr", "1")
     advice = advise(job(tmp_path, args=args))
