@@ -32,7 +32,8 @@ from clusterkit.core.version import __version__
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TESTED_SLURM = ("22.05", "24.11", "26.05")
 """The releases that the tests of the practice cluster run on (`make test`, `make test-slurm`)."""
-
+_UNCONFIGURED = re.compile(r"resolve_ctls_from_dns_srv|configuration source")
+"""What Slurm's tools say where they are installed and neither a file nor DNS leads to a cluster."""
 
 _BUILT_WITH = {"mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
 """What starts Horovod's ranks (MPI, Gloo) and what moves tensors (all), by its own name of it."""
@@ -255,6 +256,9 @@ def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item
         if login is not None:
             fix = f"ssh {login} command -v sbatch (put Slurm on PATH there without a terminal)"
         yield _item("slurm", summary, MISSING, fix, needed=needed)
+        return
+    if not answer.ok and not needed and _UNCONFIGURED.search(answer.errors):
+        yield _item("slurm", "no Slurm configured here", MISSING)
         return
     if not answer.ok:  # then no tool of Slurm finds its configuration, and none has more to say
         fix = "export SLURM_CONF=/path/to/slurm.conf" if needed else None

@@ -334,6 +334,25 @@ def test_one_cause_in_slurm_is_told_once(tmp_path: Path) -> None:
     assert "sacct" not in items
 
 
+def test_tools_of_slurm_without_a_cluster_are_no_error(tmp_path: Path) -> None:
+    nowhere = Answer(
+        code=1,
+        errors="sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "sbatch: error: fetch_config: DNS SRV lookup failed\n"
+        "sbatch: fatal: Could not establish a configuration source\n",
+    )
+    answers = dict.fromkeys(("sbatch", "srun", "squeue", "sacct", "scontrol"), nowhere)
+    item = _items(tmp_path, "", answers)["slurm"]
+    assert (item.condition, item.summary) == (Condition.MISSING, "no Slurm configured here")
+    assert item.fix is None
+    needed = _items(tmp_path, SLURM, answers)["slurm"]
+    assert needed.finding
+    assert needed.fix == "export SLURM_CONF=/path/to/slurm.conf"
+    broken = Answer(code=1, errors="sbatch: error while loading libslurm.so\n")
+    odd = _items(tmp_path, "", dict.fromkeys(answers, broken))["slurm"]
+    assert odd.summary.startswith("sbatch: error while loading")
+
+
 def test_a_hostfile_that_its_tool_would_misread(tmp_path: Path) -> None:
     (tmp_path / "rack").write_text("n[1-2] slots=8\n", encoding="utf-8")
     items = _items(tmp_path, "clusters: {rack: {kind: ssh, hostfile: rack}}\n")
