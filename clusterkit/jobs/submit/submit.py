@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from clusterkit.config.load import load_settings
+from clusterkit.config.settings import DEFAULT_ORIGIN
+from clusterkit.core.commands import run_command
 from clusterkit.core.model import SYNC_LIMIT_MIB, LaunchPlan, NodeCommand, Runtime
 from clusterkit.core.notification import parse_way
 from clusterkit.executors import executor_for
@@ -35,6 +39,8 @@ from clusterkit.launch.array.spec import Sweep
 
 _CROWD = 32
 """So many processes for each CPU of this machine are a mistake."""
+_SOON_S = 2.0
+"""For so long sinfo may think of its answer; it is only about a warning."""
 _UNLESS_TOLD = 'IFS= read -r run && { read -r over || exec "$@" "$run"; }'
 
 
@@ -114,7 +120,26 @@ def prepare(request: JobRequest, sweep: Sweep | None = None) -> Prepared:
         for way in map(parse_way, (*plan.on_end, *plan.on_failure, *plan.on_hang_tell)):
             if (why := obstacle(way, platform.node())) is not None:
                 request.warn(f"`{way}` would fail: {why}")
+        if request.get("cluster") is None and _nobody_chose() and _slurm_is_here():
+            request.warn(
+                "Slurm is here, and this job runs on this machine alone, without Slurm:\n"
+                "  `clusterkit init` writes a configuration for it (--cluster local: as now)"
+            )
     return Prepared(request=request, plans=plans, mode=mode, after=conditions)
+
+
+def _nobody_chose() -> bool:
+    """Tell whether no file and no variable says which cluster jobs go to."""
+    settings = load_settings()
+    return not settings.files and settings.origin("default_cluster") is DEFAULT_ORIGIN
+
+
+def _slurm_is_here() -> bool:
+    """Tell whether a Slurm answers that might be meant; within a job of it, it is not."""
+    if "SLURM_JOB_ID" in os.environ or shutil.which("sbatch") is None:
+        return False
+    answer = run_command(("sinfo", "--noheader", "--format=%P"), timeout_s=_SOON_S)
+    return answer.ok and bool(answer.output.strip())
 
 
 def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:

@@ -650,6 +650,36 @@ def test_a_job_here_that_could_tell_nobody_is_warned_of(desk: Path) -> None:
     assert "NO_HOOK" not in run(desk, *words, "train.py").stderr  # the nodes may have it
 
 
+def test_a_job_beside_slurm_that_no_configuration_names_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("sbatch", ""), ("sinfo", "echo gpu*\n")):
+        (tools / name).write_text(f"#!/bin/sh\n{text}")
+        (tools / name).chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+
+    def warned(*words: str, **env: str) -> bool:
+        done = run(tmp_path, "submit", "--dry-run", *words, "train.py", PATH=path, **env)
+        assert done.returncode == 0, done.stderr
+        lines = done.stderr[done.stderr.find("warning: ") :].splitlines()[:2]
+        if done.stderr.count("warning: ") == 0:
+            return False
+        assert lines[0].startswith("warning: Slurm is here"), done.stderr
+        assert "`clusterkit init` writes a configuration for it" in lines[1]
+        return all(len(line) <= 80 for line in lines)
+
+    assert warned()
+    assert not warned("--cluster", "local")
+    assert not warned(CLUSTERKIT_DEFAULT_CLUSTER="local")
+    assert not warned(SLURM_JOB_ID="7")  # on nodes of one's own
+    (tools / "sinfo").write_text("#!/bin/sh\nexit 1\n")  # Slurm's tools, and no Slurm
+    assert not warned()
+    (tools / "sinfo").write_text("#!/bin/sh\necho gpu*\n")
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {}\n")
+    assert not warned()
+
+
 def test_one_compose_file_is_for_one_host(desk: Path) -> None:
     words = ("render", "--only", "compose", "--stdout", "--cluster", "local", "--nodes", "2")
     told = run(desk, *words, "train.py").stderr
