@@ -319,7 +319,9 @@ def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
     status, took = job.status, _time(job, attempts)
     if status.state in _WAITING:
         if status.expected_at is None:
-            return [f"  waits      for {took}"]
+            what = "when it starts" if status.reason else "why, nor when it starts"
+            silent = f"; Slurm does not say yet {what}" * job.submission.kind.scheduled
+            return [f"  waits      for {took}{silent}"]
         return [f"  waits      for {took}, to start at {_local(status.expected_at):%m-%d %H:%M}"]
     if status.started_at is None or took == "-":
         return []

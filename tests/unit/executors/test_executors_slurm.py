@@ -622,6 +622,11 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
             "PartitionTimeLimit",
             "never starts: its time limit is longer than the partition allows (PartitionTimeLimit)",
         ),
+        (
+            "AccountNotAllowed",
+            "never starts: its account may not use the partition (AccountNotAllowed)",
+        ),
+        ("NodeDown", "a node that it needs is down (NodeDown)"),
         ("Nodes required for job are DOWN: n1 is down", None),
         ("SomethingNew", None),
         ("2 of 3 nodes up, n3 boot since 10:00", None),

@@ -759,6 +759,11 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
     assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
     assert plain_state(job) == "pending: waits for nodes or GPUs to become free (Resources)"
+    open_end = dataclasses.replace(status, expected_at=None)
+    silent = dataclasses.replace(open_end, reason=None)
+    for there, said in ((open_end, "when it starts"), (silent, "why, nor when it starts")):
+        (line,) = _times(dataclasses.replace(job, status=there), ())
+        assert line == f"  waits      for 1:05 min; Slurm does not say yet {said}"
     ended = dataclasses.replace(status, state=JobState.CANCELLED)
     assert plain_state(dataclasses.replace(job, status=ended)) == (
         "cancelled: it was waiting then (Resources)"
