@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from clusterkit.cli.explain.words import topic_of
 from clusterkit.cli.frame.main import VERBS
 from clusterkit.cli.frame.usage import verb_instead
 from clusterkit.config.platforms import load_platform
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.model import JobState
 from clusterkit.estimate.machines.gpus import GPUS, OWN_FIGURES
 from clusterkit.estimate.machines.interconnects import NETWORKS, OWN_NETWORK
 from clusterkit.estimate.models.named import preset_names
 from clusterkit.estimate.strategies import STRATEGIES
+from clusterkit.executors.slurm import pending
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Tier
@@ -75,6 +78,11 @@ def find_topic(word: str) -> Topic:
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
     called = _QUESTION.sub("", _fold(word))
+    meant, instead = _near().get(called, (called, None))
+    if instead is not None:
+        raise UserError(f"{word!r} is no topic", hint=instead)
+    if meant != called:
+        return find_topic(meant)
     named = folded.get(called) or folded.get(f"{called}s")
     topic = topics.get(word.strip()) or named
     if topic is None or (topic.group == "variables" and " " in word.strip()):  # an error's words
@@ -90,6 +98,16 @@ def find_topic(word: str) -> Topic:
             hint=near or verb_instead(word.strip()) or "`clusterkit explain` lists the topics",
         )
     return topic
+
+
+@cache
+def _near() -> Mapping[str, tuple[str, str | None]]:
+    """Return the topic that is meant by a word that is none, or what to type instead."""
+    return {
+        word: (row["topic"], row["hint"] or None)
+        for row in read_table(__file__, "near.tsv")
+        for word in row["words"].split()
+    }
 
 
 def _fold(word: str) -> str:
@@ -125,6 +143,7 @@ def _values() -> Mapping[str, str]:
             for name in ("links", "ranks", "runtime", "states", "trackers", "glossary")
         },
         **reference.tables(),
+        "reasons": table(pending.reasons().items()),
         "checks": _listed(all_checks()),
         "diagnose": table((rule.id, f"{rule.general_title} ({rule.role})") for rule in own_rules()),
         "choice": frameworks.choice(),

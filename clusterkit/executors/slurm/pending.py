@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from clusterkit.core.data import read_table
@@ -24,6 +25,15 @@ def meaning(word: str, job_id: str) -> str | None:
     """Return the plain words for one reason of Slurm; None where it is not known."""
     found = next((words for known, words in _reasons() if known.fullmatch(word)), None)
     return found.format(job=job_id) if found else None
+
+
+def reasons() -> Mapping[str, str]:
+    """Return the plain words for each reason; what differs in many of them is `...`."""
+    return {
+        re.sub(r"\\w[+*]", "...", reason): words.format(job="JOB")
+        for known, words in _reasons()
+        for reason in known.pattern.split("|")
+    }
 
 
 def _explained(word: str, job_id: str) -> str:

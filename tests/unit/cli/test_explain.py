@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.explain import frameworks
+from clusterkit.cli.explain import frameworks, topics
 from clusterkit.cli.explain.topic import texts
 from clusterkit.cli.explain.topics import all_topics, find_topic
 from clusterkit.cli.explain.words import _plain_title, _text
 from clusterkit.cli.frame.main import app
 from clusterkit.config.platforms import platform_names
 from clusterkit.config.schema import ClusterModel, ConfigModel
-from clusterkit.core.data import read_template
+from clusterkit.core.data import read_table, read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Verdict
 from clusterkit.core.model import JobState, NodeCommand, Ref, Runtime
@@ -53,6 +53,27 @@ def test_everything_is_explained() -> None:
         lines = [n for n in topic.text.splitlines() if not n.startswith(as_they_are)]
         assert not [line for line in lines if len(line) > 80], topic.name
         assert topic.text != "A runtime variable.", topic.name
+
+
+@pytest.mark.parametrize(
+    ("word", "topic"),
+    [
+        *(("reasons", "reasons"), ("pending reason", "reasons"), ("settings", "config")),
+        *(("environment", "variables"), ("signals", "exit-codes"), ("errors", "diagnose")),
+    ],
+)
+def test_words_near_a_topic_lead_to_it(word: str, topic: str) -> None:
+    assert find_topic(word).name == topic
+
+
+def test_words_that_are_no_topics_lead_on() -> None:
+    for row in read_table(topics.__file__, "near.tsv"):
+        if row["topic"]:
+            assert find_topic(row["topic"]).text
+        for word in row["words"].split() if row["hint"] else ():
+            with pytest.raises(UserError) as caught:
+                find_topic(word)
+            assert caught.value.problems[0].hint == row["hint"]
 
 
 def test_what_a_job_sets_for_trackers_and_ranks_is_explained() -> None:
