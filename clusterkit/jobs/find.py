@@ -17,7 +17,7 @@ from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.launch.array.spec import fold_numbers
 
 LATEST = "latest"
-_SHOWN_CANDIDATES = 5
+SHOWN_CANDIDATES = 5
 _ELSEWHERE = "`clusterkit status` lists what is in these folders; name others by path"
 
 
@@ -28,10 +28,11 @@ class NoSuchJobError(UserError):
 class SeveralRunsError(UserError):
     """Several runs go by the word that the user typed."""
 
-    def __init__(self, word: str, runs: Sequence[RunFolder]) -> None:
-        """Hold these runs, oldest first, and name the newest."""
-        names = " ".join(run.run_id for run in runs[: -_SHOWN_CANDIDATES - 1 : -1])
-        super().__init__(f"{word!r} could be any of {len(runs)} runs", hint=f"one of: {names}")
+    def __init__(self, word: str, runs: Sequence[RunFolder], hint: str | None = None) -> None:
+        """Hold these runs, oldest first; without a hint of what they are, name the newest."""
+        names = " ".join(run.run_id for run in runs[: -SHOWN_CANDIDATES - 1 : -1])
+        message = f"{word!r} could be any of {len(runs)} runs"
+        super().__init__(message, hint=hint or f"one of: {names}")
         self.runs = tuple(runs)
 
 

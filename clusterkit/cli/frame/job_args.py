@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -12,11 +14,12 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
-from clusterkit.core.text import in_line, without_middle
+from clusterkit.core.text import in_line, in_words, table, without_middle
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm import pending
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.find import (
+    SHOWN_CANDIDATES,
     Named,
     SeveralRunsError,
     find_run,
@@ -42,35 +45,65 @@ _COLOURS = {
 }
 
 
-def run_named(word: str) -> RunFolder:
-    """Return the run that the user means.
+Fits = Callable[[Job], bool]
+
+
+def run_named(word: str, fits: Fits | None = None, does: str = "") -> RunFolder:
+    """Return the run that the user means; of several of a name the one job that `fits`.
+
+    Which, and what it `does`, is said then.
 
     Raises:
-        UserError: there is none, or several.
+        UserError: there is none, or several: they are listed.
     """
-    return find_run(word, run_roots(load_settings().clusters.values()))
+    try:
+        return find_run(word, run_roots(load_settings().clusters.values()))
+    except SeveralRunsError as error:
+        return _only(word, error, fits, does)
 
 
-def runs_named(word: str) -> Named:
-    """Return the run that the user means, or all of an array in order.
+def runs_named(word: str, fits: Fits | None = None, does: str = "") -> Named:
+    """Return the run that the user means, or all of an array in order; see `run_named`.
 
     Raises:
         UserError: there is none, or several that are not one array.
     """
-    return find_runs(word, run_roots(load_settings().clusters.values()))
+    try:
+        return find_runs(word, run_roots(load_settings().clusters.values()))
+    except SeveralRunsError as error:
+        return Named(runs=(_only(word, error, fits, does),))
 
 
-def only_job(word: str, error: SeveralRunsError, fits: Callable[[Job], bool], what: str) -> Job:
-    """Return the one job of several of that name that is meant, and say which and `what` it does.
+def _only(word: str, error: SeveralRunsError, fits: Fits | None, does: str) -> RunFolder:
+    """Return the run of the one job of several of that name that `fits`, and say which.
 
     Raises:
-        SeveralRunsError: none of them `fits`, or several do.
+        SeveralRunsError: none of them does, or several do; with their ids, states and ages.
     """
-    meant = [job for job in load_jobs(error.runs) if fits(job)]
+    jobs = load_jobs(error.runs)
+    meant = [job for job in jobs if fits is not None and fits(job)]
     if len(meant) != 1:
-        raise error
-    console.note(f"{word}: of {len(error.runs)} jobs, {name_of(meant[0])} {what}")
-    return meant[0]
+        raise SeveralRunsError(word, error.runs, _choice(word, jobs)) from error
+    console.note(f"{word}: of {len(error.runs)} jobs, {name_of(meant[0])} {does}")
+    return meant[0].run
+
+
+def _choice(word: str, jobs: Sequence[Job]) -> str | None:
+    """Return what to type to name one of these jobs, and the newest with their states."""
+    if not jobs:
+        return None
+    newest = jobs[: -SHOWN_CANDIDATES - 1 : -1]
+    typed = [name_of(newest[0]) if one == word else one for one in sys.argv[1:]]
+    command = typed if typed != sys.argv[1:] else ["status", name_of(newest[0])]
+    now = time.time()
+    rows = [
+        (name_of(job), job.status.state, f"{in_words(now - job.submission.submitted_at)} ago")
+        for job in newest
+    ]
+    more = len(jobs) > len(newest)
+    lines = [f"by its job id: {shlex.join(['clusterkit', *command])}", *table(rows, "<<>")]
+    lines += [f"and {len(jobs) - len(newest)} older: clusterkit status {shlex.quote(word)}"] * more
+    return "\n  ".join(lines)
 
 
 def note_owner(run: RunFolder) -> None:

@@ -13,7 +13,6 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
     JOB_HELP,
-    only_job,
     plain_state,
     runs_named,
     state_text,
@@ -129,10 +128,9 @@ def _named(word: str) -> Named:
         UserError: there is none, with `--all` where the word means all, or is a pattern.
     """
     try:
-        return runs_named(word)
-    except SeveralRunsError as error:
-        job = only_job(word, error, lambda job: not job.status.state.final, "is not over")
-        return Named(runs=(job.run,))
+        return runs_named(word, lambda job: not job.status.state.final, "is not over")
+    except SeveralRunsError:
+        raise
     except UserError as error:
         if word != "all" and not set(word) & set("*?["):
             raise

@@ -11,11 +11,10 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import JobArgument, only_job, run_named
+from clusterkit.cli.frame.job_args import JobArgument, run_named
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
-from clusterkit.jobs.find import SeveralRunsError
 from clusterkit.jobs.state.load import Job, load_job
 
 if TYPE_CHECKING:
@@ -107,10 +106,7 @@ def _running(word: str) -> Job:
     Raises:
         UserError: there is none, or several run.
     """
-    try:
-        return load_job(run_named(word))
-    except SeveralRunsError as error:
-        return only_job(word, error, lambda job: job.status.state is JobState.RUNNING, "runs")
+    return load_job(run_named(word, lambda job: job.status.state is JobState.RUNNING, "runs"))
 
 
 def _require_terminal(hint: str) -> None:

@@ -37,6 +37,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.document import document_of, full_document_of, name_of, notified
+from clusterkit.jobs.find import Named, SeveralRunsError
 from clusterkit.jobs.nccl_network import network_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe import prometheus as metrics
@@ -83,16 +84,23 @@ def status(
             "--state, --cluster, --name and --since choose from the list of jobs, and JOB is one",
             hint=f"clusterkit status {job}",
         )
-    raise typer.Exit(_of_job(job, watch=watch, usage=usage, as_json=json))
+    try:
+        named = runs_named(job)
+    except SeveralRunsError as error:
+        if usage or json:  # which are of one job
+            raise
+        for _ in _looks(watch=watch):
+            _list([*error.runs], limit, selected, as_json=False)
+        return
+    raise typer.Exit(_of_job(named, watch=watch, usage=usage, as_json=json))
 
 
 def _usage_of_many() -> UserError:
     return UserError("--usage is of one JOB", hint="of many: clusterkit report")
 
 
-def _of_job(job: str, *, watch: bool, usage: bool, as_json: bool) -> int:
+def _of_job(named: Named, *, watch: bool, usage: bool, as_json: bool) -> int:
     """Print the state of a job, or of an array, and return the exit code."""
-    named = runs_named(job)
     if usage and named.array:
         raise _usage_of_many()
     note_owner(named.runs[0])

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -180,10 +181,10 @@ def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered_or_cancelled(
     states = dict.fromkeys(runs, JobState.SUCCEEDED)
     submission = Submission(
         run_id="x", name="train", cluster="c", kind=ClusterKind.SLURM, framework="env", nodes=1,
-        tasks=1, submitted_at=0.0,
+        tasks=1, submitted_at=time.time() - 3600,
     )  # fmt: skip
 
-    def several(word: str) -> RunFolder:
+    def several(word: str, _: object) -> RunFolder:
         raise SeveralRunsError(word, runs)
 
     def loaded(found: Iterable[RunFolder]) -> list[Job]:
@@ -196,14 +197,20 @@ def test_of_several_jobs_of_a_name_the_one_that_runs_is_entered_or_cancelled(
             for number, run in enumerate(found)
         ]
 
-    monkeypatch.setattr(inside, "run_named", several)
+    for name in ("find_run", "find_runs"):
+        monkeypatch.setattr(job_args, name, several)
     monkeypatch.setattr(job_args, "load_jobs", loaded)
-    with pytest.raises(UserError, match="could be any of 3 runs"):
+    monkeypatch.setattr(inside, "load_job", lambda run: next(iter(loaded([run]))))
+    monkeypatch.setattr(sys, "argv", ["clusterkit", "exec", "train", "--", "hostname"])
+    with pytest.raises(UserError, match="could be any of 3 runs") as why:
         inside._running("train")
+    assert why.value.problems[0].hint == (
+        "by its job id: clusterkit exec 9 -- hostname\n"
+        "  9  succeeded  1:00 h ago\n  8  succeeded  1:00 h ago\n  7  succeeded  1:00 h ago"
+    )
     states[runs[1]] = JobState.RUNNING
     assert inside._running("train").run == runs[1]
     assert capsys.readouterr().err == "train: of 3 jobs, 8 runs\n"
-    monkeypatch.setattr(cancel, "runs_named", several)
     assert cancel._named("train").runs == (runs[1],)
     assert capsys.readouterr().err == "train: of 3 jobs, 8 is not over\n"
     states[runs[0]] = JobState.RUNNING

@@ -748,6 +748,26 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert re.search(r"^  started .*, after \d s; ran for \d s$", watched.stdout, re.MULTILINE)
 
 
+def test_a_name_of_several_jobs_lists_them(clusterkit: Path) -> None:
+    for day, job_id in enumerate("123456"):
+        run = make_run(clusterkit, now=day * 86400.0, job_id=job_id, submitted_at=time.time() - 60)
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        runfolder.write_state(run, submission, JobStatus(state=JobState.FAILED, exit_code=3))
+    shown = ck("status", "toy")
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[1:]] == [
+        [job_id, "failed"] for job_id in "123456"
+    ]
+    refused = ck("logs", "toy", "--tail", "3")
+    assert refused.returncode == 2
+    first, *lines = refused.stderr.splitlines()[1:]
+    assert first == "hint: by its job id: clusterkit logs 6 --tail 3"
+    assert [line.split()[:2] for line in lines[:5]] == [[one, "failed"] for one in "65432"]
+    assert lines[5:] == ["  and 1 older: clusterkit status toy"]
+    assert "could be any of 6 runs" in ck("status", "toy", "--json").stderr
+
+
 def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: Path) -> None:
     at = time.time()
     run = make_run(clusterkit, slots=16, submitted_at=at - 65)
@@ -1021,7 +1041,7 @@ def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
 
     runs = [make_run(tmp_path, job_id=name) for name in ("7", "8")]
     by_name = {"7": Named(runs=(runs[0],)), "8": Named(runs=(runs[1],))}
-    monkeypatch.setattr("clusterkit.cli.jobs.cancel.runs_named", by_name.__getitem__)
+    monkeypatch.setattr("clusterkit.cli.jobs.cancel.runs_named", lambda word, *_: by_name[word])
     monkeypatch.setattr("clusterkit.cli.jobs.cancel.end", ended)
     with pytest.raises(typer.Exit) as left:
         cancel(["7", "8"])
