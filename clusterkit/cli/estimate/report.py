@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ from clusterkit.estimate.advice.changes import (
 )
 from clusterkit.estimate.advice.recommend import adapters_that_fit, warnings_for
 from clusterkit.estimate.machines.instances import break_even
+from clusterkit.estimate.results import Kind
 from clusterkit.estimate.setup import Offload
 from clusterkit.estimate.speed.step_time import bill_of
+from clusterkit.launch.frameworks.base import preset_text
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from clusterkit.estimate.results import Interval, Memory, Speed
 
 _BAR = 30
+_ZERO = ("zero1", "zero2")
 _WIDTH = 80
 
 
@@ -71,7 +75,19 @@ def table(answer: Answer) -> Sequence[str]:
     lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>10}")
     if hidden:
         lines.append(f"        and {hidden} that offload, slower: --offload cpu or nvme")
-    return lines
+    return [*lines, *_why_alike(rows)]
+
+
+def _why_alike(rows: Sequence[Candidate]) -> Sequence[str]:
+    """Return why ZeRO-2, which divides gradients as well, needs what ZeRO-1 does, where so."""
+    found = {row.name: row.memory for row in rows if row.name in _ZERO}
+    peaks = {memory.peak.name for memory in found.values()}
+    sizes = {gb(memory.device.likely) for memory in found.values()}
+    kept = any(memory.peak.bytes_of(Kind.GRADIENTS) for memory in found.values())
+    if len(found) < len(_ZERO) or len(peaks) > 1 or len(sizes) > 1 or kept:
+        return ()
+    text = f"zero1 and zero2 alike: their peak ({peaks.pop()}) is before gradients are kept,"
+    return ("", *wrapped(f"{text} and zero2 divides only those besides."))
 
 
 def _largest(memory: Memory) -> str:
@@ -104,6 +120,11 @@ def advice(answer: Answer) -> Sequence[str]:
     micro = largest_micro_batch(setup, answer.request.fits)
     if micro > setup.micro_batch:
         lines += wrapped(f"there is room for --micro-batch {micro}", "  ", "  ")
+    if chosen.name in (*_ZERO, "zero3"):
+        preset = json.loads(preset_text("deepspeed", chosen.name))["train_micro_batch_size_per_gpu"]
+        if preset != setup.micro_batch:
+            text = f"--ds-preset {chosen.name} has micro batch {preset}: --launch writes a"
+            lines += wrapped(f"{text} configuration with {setup.micro_batch}", "  ", "  ")
     return lines
 
 
