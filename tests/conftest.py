@@ -105,7 +105,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     In CI the second is a failure.
     """
-    if not time_left.left_s(1):
+    if not time_left.may_begin(item.nodeid):
         pytest.skip(time_left.OVER)
     for mark in item.iter_markers("needs"):
         require(*mark.args)
@@ -182,6 +182,7 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             "CLUSTERKIT_FIXTURES",
             "CLUSTERKIT_GOLDEN",
             time_left.UNTIL,
+            time_left.WITHOUT,
         }:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))

@@ -11,10 +11,19 @@ import time
 
 UNTIL = "CLUSTERKIT_TESTS_UNTIL"
 """When the last test may begin, in seconds since 1970 (`.ci/run`); without it, at any time."""
-OVER = "not run: the time of continuous integration was over (.ci/run)"
+WITHOUT = "CLUSTERKIT_TESTS_WITHOUT"
+"""The folder of tests that are left out, as they would not end in time (`.ci/run`)."""
+DOCKER = "tests/docker"
+OVER = "not run: the time of continuous integration was over, or too short for it (.ci/run)"
 
 
 def left_s(longest_s: float) -> float:
     """Return how long tests may still begin, at most `longest_s` seconds; 0.0 where none may."""
     until = os.environ.get(UNTIL)
     return longest_s if until is None else min(longest_s, max(0.0, float(until) - time.time()))
+
+
+def may_begin(test: str) -> bool:
+    """Tell whether a test, or all of a folder, may begin now."""
+    without = os.environ.get(WITHOUT)
+    return left_s(1.0) > 0 and not (without and test.startswith(without))

@@ -69,3 +69,6 @@ def test_in_continuous_integration_nothing_begins_too_late(
     late = pytest.raises(pytest.skip.Exception, match="not run") if not left_s else nullcontext()
     with late:
         pytest_runtest_setup(request.node)
+    monkeypatch.setenv(time_left.WITHOUT, time_left.DOCKER)
+    assert time_left.may_begin(request.node.nodeid) is bool(left_s)
+    assert not time_left.may_begin("tests/docker/test_images.py::test_one")
