@@ -191,7 +191,7 @@ def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
     (runs.folder / "slow").mkdir()
     files.write_text(runs.folder / "slow" / "sitecustomize.py", slow)
     monkeypatch.setenv("PYTHONPATH", str(runs.folder / "slow"), prepend=os.pathsep)
-    run = runs.start("sleep 60", runs.plan(nodes=1, time_limit_s=2))
+    run = runs.start("sleep 300", runs.plan(nodes=1, time_limit_s=2))
     job = wait(run)
     assert (job.status.state, job.status.reason) == (JobState.TIMEOUT, None)
 
@@ -257,7 +257,7 @@ with ended_with_client() as watch:
 def test_a_job_whose_client_is_killed_is_cancelled_where_it_is_for_that_client(
     runs: Runs, killed: bool
 ) -> None:
-    run = runs.start("echo ready; sleep 60")
+    run = runs.start("echo ready; sleep 300")
     await_line(run, "ready")
     argv = [sys.executable, "-c", _ATTENDS, str(run.path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:

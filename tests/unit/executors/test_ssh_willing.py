@@ -83,7 +83,7 @@ class Machines:
 
     def _keep(self, node: str, rank: int) -> int:
         assert self.run is not None
-        asleep = f"exec -a 'ssh.agent {self.run.run_id}' sleep 60"
+        asleep = f"exec -a 'ssh.agent {self.run.run_id}' sleep 300"
         agent = self.agents[node] = subprocess.Popen(["bash", "-c", asleep])
         about = {
             "node": node,

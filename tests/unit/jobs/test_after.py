@@ -146,7 +146,7 @@ def test_all_jobs_of_an_array_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_conditions_that_never_hold_together_are_refused(held: Held, tmp_path: Path) -> None:
-    name = held.submit("sleep 60").submission.job_id
+    name = held.submit("sleep 300").submission.job_id
     local = ClusterKind.LOCAL
     with pytest.raises(UserError, match=f"latest and --after {name}:fail can never"):
         conditions(["latest", f"{name}:fail"], [tmp_path], local)
@@ -393,7 +393,7 @@ def test_no_more_of_an_array_run_at_once_than_its_limit(held: Held) -> None:
 
 
 def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) -> None:
-    jobs = held.array(3, 1, "sleep 60")
+    jobs = held.array(3, 1, "sleep 300")
     first = jobs[0].run
     controller = files.read_json(first.controller)
     assert controller is not None
@@ -411,7 +411,7 @@ def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) 
 
 
 def test_cancelling_an_array_starts_none_of_those_that_wait(held: Held) -> None:
-    jobs = held.array(4, 1, "sleep 60")
+    jobs = held.array(4, 1, "sleep 300")
     ended, troubles = cancel_all([job.run for job in jobs])
     assert troubles == []
     assert {job.status.state for job in ended} == {JobState.CANCELLED}

@@ -40,7 +40,7 @@ def process(folder: Path, *before: str, **variables: str) -> Iterator[None]:
     """Run a process with these variables in a folder until the block ends."""
     ready = folder / "ready"
     with subprocess.Popen(
-        [*before, "sh", "-c", f"touch {ready}; exec sleep 60"],
+        [*before, "sh", "-c", f"touch {ready}; exec sleep 300"],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "CK_TMP": "/tmp", **variables},
     ) as one:

@@ -164,7 +164,7 @@ def test_a_node_that_cannot_be_checked_says_so(
 ) -> None:
     """And nothing is held against it: the job on it continues."""
     hanging = tmp_path / "sh"
-    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.write_text("#!/bin/sh\nexec sleep 300\n")
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(on_node, "NODE_CHECKS_S", 0.5)

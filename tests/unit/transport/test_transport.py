@@ -261,7 +261,7 @@ class TestLocal:
 
     def test_what_is_there_when_time_is_up(self, tmp_path: Path) -> None:
         # Both pipes stay open in a session that `timeout` does not know.
-        stays = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 60' & echo begun"
+        stays = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 600' & echo begun"
         script = compound(quick="echo here", slow=stays)
         (reply,) = LocalTransport(timeout_s=15).ask(["me"], script, on_reply=lambda _: None)
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was not waited for
