@@ -135,7 +135,7 @@ for name in sys.argv[1:]:
     one.bind(b"\\0" + name.encode("utf-8", "surrogateescape"))
     held.append(one)
 print("held", flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -185,8 +185,8 @@ def test_what_others_sign_is_told_whatever_it_is(space: str) -> None:
 def test_no_process_but_one_of_the_job_is_ended(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / RUN_ID)
     for argv, ended in (
-        (["sleep", "60"], False),
-        (["bash", "-c", f"exec -a 'ssh.agent {run.path}' sleep 60"], True),
+        (["sleep", "300"], False),
+        (["bash", "-c", f"exec -a 'ssh.agent {run.path}' sleep 300"], True),
     ):
         with subprocess.Popen(argv) as process:
             command_line = Path(f"/proc/{process.pid}/cmdline")

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 soon = datetime.timedelta(seconds=8)
 """
-_WAIT = "time.sleep(60)\n"
+_WAIT = "time.sleep(300)\n"
 """What ranks do that do not fail: another's failure ends them."""
 
 
@@ -178,7 +178,7 @@ FAILURES = {
         script=_torch("dist.init_process_group('gloo', timeout=soon)\n"
         "dist.barrier()\n"
         "group = dist.new_group(timeout=soon / 4)\n"
-        "if rank == 1:\n    time.sleep(60)\n"
+        "if rank == 1:\n    time.sleep(300)\n"
         "dist.all_reduce(torch.ones(1), group=group)\n"),
     ),
     "unused": Failure(

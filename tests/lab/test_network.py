@@ -103,7 +103,7 @@ def test_a_firewall_against_one_node_names_that_node(
 def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
     squat = (
         f"import socket, time; s = socket.create_server(('', {PORT}));"
-        " print('listens', flush=True); time.sleep(60)"
+        " print('listens', flush=True); time.sleep(300)"
     )
     squatting = lab.popen("n1", [sys.executable, "-c", squat])
     with shaped(lab, "100mbit", slow={}), squatting as squatter:

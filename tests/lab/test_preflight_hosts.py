@@ -44,7 +44,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.mount(b"dead", sys.argv[1].encode(), b"fuse", 0, options):
     sys.exit(os.strerror(ctypes.get_errno()))
 print("mounted", flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 """A file system whose server never answers, as that of a dead NFS server."""
 

@@ -191,7 +191,7 @@ def test_a_job_that_fails_raises_nothing_and_says_why(desk: Path) -> None:
 
 def test_the_document_of_a_submission(desk: Path) -> None:
     """The keys of `submit --json`, before anything has ended."""
-    (desk / "train.py").write_text("import time\ntime.sleep(30)\n")
+    (desk / "train.py").write_text("import time\ntime.sleep(300)\n")
     job = clusterkit.submit("train.py", framework="env", name="long")
     theirs = json.loads(
         CliRunner().invoke(app, ["submit", "--json", "--framework", "env", "train.py"]).stdout
