@@ -32,6 +32,7 @@ from clusterkit.observe.diagnose.evidence import (
     side_step,
     survived,
     time_near,
+    told_badly,
     well_until,
     went_on,
     year_of,
@@ -121,6 +122,7 @@ def events_of(
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
+    events = [replace(e, handled=e.handled or told_badly(e.hit)) for e in events]
     if all(event.rule.closing or event.handled for event in events):  # none tells of a failure
         events = [event for event in events if not event.rule.closing or _ends(event)]
     events = list(handled_by_all(events))

@@ -183,6 +183,8 @@ _BEGINNING = 1 << 14
 """Bytes of a file in which a script says what it says as it starts."""
 _CONTINUED = 2
 """Good lines after a Ctrl-C of a program that did not end, or of the next one."""
+_IN_WORDS = re.compile(r", in __(?:repr|str|format)__$")
+"""The end of a frame of what makes text of an object."""
 _OF_TRACEBACK = re.compile(r"\s|$|Traceback \(most recent|During handling of|The above exc")
 _LAST = 10
 _DIGITS = re.compile(r"[0-9]+")
@@ -268,6 +270,13 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
     inside = takewhile(lambda line: line.startswith("  "), before)
     frames = (_with_slashes(line) for line in inside if line.startswith('  File "'))
     return tuple(islice(frames, 1))
+
+
+def told_badly(hit: Hit) -> bool:
+    """Tell whether an exception came up only as the words for another one were put together."""
+    if not any(_IN_WORDS.search(frame) for frame in raised_in(hit)):
+        return False
+    return any(line.startswith(CHAINS[0]) for line in lines_before(hit, _LONGEST_TRACEBACK))
 
 
 def _with_slashes(frame: str) -> str:

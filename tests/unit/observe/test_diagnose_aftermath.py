@@ -472,3 +472,19 @@ def test_what_stood_before_an_end_from_outside_is_told_beside_it(say: Say) -> No
     assert found.cause is not None
     assert found.cause.rule == "time-limit"
     assert [other.rule for other in found.others] == ["environment-missing"]
+
+
+def test_an_error_of_the_words_for_another_is_not_the_cause(say: Say) -> None:
+    first = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    second = (
+        'Traceback (most recent call last):\n  File "a.py", line 9, in <module>\n    f()\n'
+        '  File "<string>", line 3, in __repr__\n'
+        "AttributeError: 'Config' object has no attribute 'step'\n"
+    )
+    found = say(f"{first}TypeError: the field motion is missing\n{chained}{second}")
+    assert found.cause is not None
+    assert found.cause.evidence.line == 4
+    alone = say(second)
+    assert alone.cause is not None
+    assert alone.cause.evidence.text.startswith("AttributeError")
