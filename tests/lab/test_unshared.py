@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,21 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
         refused = cluster.client("true", **{**APART, **more})
         assert refused.returncode != 0
         assert why in refused.stderr
+    for node in cluster.lab.nodes:
+        assert not cluster.lab.processes(node, "ssh[.]agent")
+
+
+def test_homes_that_are_one_after_all_are_refused(cluster: Cluster) -> None:
+    home = cluster.folder / "home"
+    cluster.lab.run("n1", ["cp", "-a", OURS, str(home)], check=True)
+    with ExitStack() as stack:
+        for node in cluster.lab.nodes:
+            stack.enter_context(mounted(cluster.lab, node, "--bind", str(home), OURS))
+        refused = cluster.client("touch $CK_RESULTS/began", **APART)
+    assert refused.returncode != 0
+    assert "it shares the run folder with n" in refused.stderr
+    assert "`shared_filesystem: false` denies it" in refused.stderr
+    assert not list(cluster.folder.rglob("began"))
     for node in cluster.lab.nodes:
         assert not cluster.lab.processes(node, "ssh[.]agent")
 
