@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from clusterkit.launch.array.spec import fold_numbers
 
 LATEST = "latest"
 SHOWN_CANDIDATES = 5
-_ELSEWHERE = "`clusterkit status` lists what is in these folders; name others by path"
+_ELSEWHERE = "`clusterkit status` lists the jobs in these folders; give the path of any other run"
 
 
 class NoSuchJobError(UserError):
@@ -92,7 +93,8 @@ def _moment(run: RunFolder) -> tuple[str, int]:
 def find_runs(word: str, roots: Sequence[Path]) -> Named:
     """Return the runs that `word` names: all jobs of an array in order, or the one of `find_run`.
 
-    `latest` is the whole array, where the newest job is one of an array.
+    `latest` is the whole array, where the newest job is one of an array, and so is a name that
+    only the jobs of one array have.
 
     Raises:
         UserError: there is none, or several that are not one array.
@@ -100,19 +102,32 @@ def find_runs(word: str, roots: Sequence[Path]) -> Named:
     match = ARRAY_ID.fullmatch(word)
     array = match["array"] if match is not None and match["index"] is None else None
     if array is None:
-        run = find_run(word, roots)
-        submission = read_submission(run) if word == LATEST else None
-        array = submission.array if submission is not None else None
-        if array is None:
-            return Named(runs=(run,))
+        try:
+            run = find_run(word, roots)
+        except SeveralRunsError as error:
+            array = _array_of(error.runs)
+            if array is None:
+                raise
+        else:
+            array = _array_of([run]) if word == LATEST else None
+            if array is None:
+                return Named(runs=(run,))
     return Named(runs=tuple(_of_array(array, roots).values()), array=array)
+
+
+def _array_of(runs: Sequence[RunFolder]) -> str | None:
+    """Return the array of which all of these runs are; None where they are not of one."""
+    submissions = map(read_submission, runs)
+    arrays = {submission.array if submission else None for submission in submissions}
+    return arrays.pop() if len(arrays) == 1 else None
 
 
 def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     """Return the run that `word` names.
 
-    It is a folder, a job id, a run name or its beginning, `latest`, or `array-XXXXXX/INDEX`. Runs
-    of other users are only looked at where none of this user's is meant.
+    It is a folder, a job id, a run name or its beginning, `latest`, or `array-XXXXXX/INDEX`, also
+    by the array's name, `sweep/INDEX`. Runs of other users are only looked at where none of this
+    user's is meant.
 
     Raises:
         UserError: there is none, or several.
@@ -125,7 +140,13 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     match = ARRAY_ID.fullmatch(word)
     if match is not None:
         return _element(match["array"], match["index"], roots)
-    if (path := _folder_named(word)) is not None:
+    name, _, index = word.rpartition("/")
+    path = _folder_named(word)
+    if path is not None and index.isdecimal() and "/" not in name and not path.exists():
+        with suppress(NoSuchJobError, SeveralRunsError):
+            if (array := find_runs(name, roots).array) is not None:
+                return _element(array, index, roots)
+    if path is not None:
         return _at(path)
     runs, others = _runs_below(roots)
     if word == LATEST:
@@ -240,7 +261,8 @@ def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoS
             f"no job {word!r}: there are no runs in {where}",
             hint="of a job whose runs are kept elsewhere, name the run folder",
         )
-    known = [LATEST, *(run.run_id for run in runs)]
+    # Of a run such as lr-20261130-081642-667cf1 people know `lr`.
+    known = [LATEST, *(name for run in runs for name in (run.run_id, run.run_id.rsplit("-", 3)[0]))]
     ids = [job_id for run in runs if (job_id := job_id_in(run))]
     return NoSuchJobError(
         f"no job {word!r}",

@@ -33,7 +33,7 @@ from clusterkit.executors.run.node_results import Results, read_attempts
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs import watch as watch_module
-from clusterkit.jobs.find import Named, find_run, list_runs
+from clusterkit.jobs.find import Named, find_run, find_runs, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
@@ -362,6 +362,22 @@ def test_latest_is_no_job_that_was_refused(tmp_path: Path) -> None:
     assert find_run("latest", [tmp_path]) == running
 
 
+def test_the_name_of_a_sweep_is_all_of_it(tmp_path: Path) -> None:
+    sweep = [
+        make_run(tmp_path, "lr", job_id=str(50 + k), array="array-1a2b3c", index=k)
+        for k in range(3)
+    ]
+    assert find_runs("lr", [tmp_path]) == Named(runs=tuple(sweep), array="array-1a2b3c")
+    assert find_run("lr/2", [tmp_path]) == sweep[2]
+    with pytest.raises(UserError, match="no job 3 in array-1a2b3c"):
+        find_run("lr/3", [tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        find_run("rl/3", [tmp_path])
+    make_run(tmp_path, "lr", job_id="60")
+    with pytest.raises(UserError, match="could be any of 4 runs"):
+        find_runs("lr", [tmp_path])
+
+
 def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no runs"):
         find_run("7", [tmp_path])
@@ -372,6 +388,9 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_run("12346", [tmp_path])
     assert caught.value.problems[0].hint == "did you mean '12345'?"
+    with pytest.raises(UserError) as caught:
+        find_run("alhpa", [tmp_path])
+    assert caught.value.problems[0].hint == "did you mean 'alpha'?"
     with pytest.raises(UserError, match="not a run folder"):
         find_run(str(tmp_path), [tmp_path])
     with pytest.raises(UserError, match="no such folder"):
@@ -777,13 +796,13 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
     job = Job(run=run, submission=submission, status=status)
     (line,) = _times(job, ())
     when = datetime.fromtimestamp(at + 3600, tz=UTC).astimezone()
-    assert line == f"  waits      for 1:05 min, to start at {when:%m-%d %H:%M}"
+    assert line == f"  waiting    1:05 min so far; expected start {when:%m-%d %H:%M}"
     assert plain_state(job) == "pending: waits for nodes or GPUs to become free (Resources)"
     open_end = dataclasses.replace(status, expected_at=None)
     silent = dataclasses.replace(open_end, reason=None)
     for there, said in ((open_end, "when it starts"), (silent, "why, nor when it starts")):
         (line,) = _times(dataclasses.replace(job, status=there), ())
-        assert line == f"  waits      for 1:05 min; Slurm does not say yet {said}"
+        assert line == f"  waiting    1:05 min so far; Slurm does not say yet {said}"
     ended = dataclasses.replace(status, state=JobState.CANCELLED)
     assert plain_state(dataclasses.replace(job, status=ended)) == (
         "cancelled: it was waiting then (Resources)"
@@ -826,7 +845,7 @@ def test_the_attempts_of_a_job_are_read_once(
     assert submission is not None
     monkeypatch.setattr(node_results, "read_attempts", None)
     job = Job(run=run, submission=submission, status=JobStatus(state=JobState.PENDING))
-    assert _times(job, ())[0].startswith("  waits ")
+    assert _times(job, ())[0].startswith("  waiting ")
 
 
 def test_expected_starts_are_those_of_jobs_that_wait(clusterkit: Path) -> None:
@@ -942,11 +961,11 @@ def test_how_long_a_job_waited_is_told_of_its_first_attempt_and_of_a_queue_since
     assert attempt.endswith("; ran for 5 s")
     waits = dataclasses.replace(job, status=JobStatus(state=JobState.REQUEUED))
     (line,) = _times(waits, read_attempts(run))
-    assert float(line.split()[2]) < 60, "since its last attempt"
+    assert float(line.split()[1]) < 60, "since its last attempt"
     lies = make_run(tmp_path, requeue=2, submitted_at=now - 100)
     node_results.write_result(lies, node(0, 1, "timeout", ended=0.0), attempt=0, n_nodes=1)
     (line,) = _times(dataclasses.replace(waits, run=lies), read_attempts(lies))
-    assert line.partition(";")[0].endswith(" min"), "no longer than since it was submitted"
+    assert line.partition(";")[0].endswith(" min so far"), "no longer than since it was submitted"
 
 
 def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Path) -> None:
@@ -1174,7 +1193,7 @@ def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
     monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for_all", interrupted)
     assert wait_for_runs([make_run(tmp_path, **changes)], verb="supervise") == 130
     said = capsys.readouterr().err
-    assert "7 is still running; come back: clusterkit supervise 7\n" in said
+    assert "7 is not over yet; come back: clusterkit supervise 7\n" in said
     assert ("until then nobody starts it" in said) is bool(changes)
 
 
