@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from clusterkit.core import shell
 from clusterkit.core.commands import TIMED_OUT
 from clusterkit.core.data import data_dir, read_program
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
-from clusterkit.core.errors import Problem, RemoteError, UserError
+from clusterkit.core.errors import Problem, RemoteError, UserError, choices_hint
 from clusterkit.core.files import parse_json
 from clusterkit.core.model import NO_PLATFORM, ClusterKind, ClusterSpec, HorovodController
 from clusterkit.core.records import text_of, texts_of
@@ -239,14 +239,20 @@ def slurm(machine: Machine) -> Iterator[Item]:
 
     Nothing where each Slurm cluster has a login node: theirs count, not those of this machine.
     """
-    logins = [
-        spec.login for spec in machine.settings.clusters.values() if spec.kind is ClusterKind.SLURM
-    ]
-    if not logins or None in logins:
-        yield from _slurm(machine.run, needed=bool(logins))
+    clusters = {
+        name: spec
+        for name, spec in machine.settings.clusters.items()
+        if spec.kind is ClusterKind.SLURM
+    }
+    here = {name: spec for name, spec in clusters.items() if spec.login is None}
+    if here or not clusters:
+        yield from _slurm(machine.run, here)
 
 
-def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item]:
+def _slurm(
+    run: Run, clusters: Mapping[str, ClusterSpec], *, login: str | None = None
+) -> Iterator[Item]:
+    needed = bool(clusters)
     tools = {name: run((name, "--version")) for name in ("sbatch", "srun", "squeue")}
     missing = [name for name, answer in tools.items() if not answer.found]
     answer = tools["sbatch"]
@@ -275,6 +281,8 @@ def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item
     summary = ping.output.strip().splitlines()[0] if up else ping.complaint
     fix = "scontrol ping; check SLURM_CONF, munge (or sackd), and the controller itself"
     yield _item("slurmctld", summary, OK if up else MISSING, fix, needed=needed)
+    if up:
+        yield from _partitions(run, clusters)
     sacct = run(("sacct", "--noheader", "--allocations", "--starttime=now"))
     if sacct.ok:
         yield _item("sacct", "answers")
@@ -282,6 +290,17 @@ def _slurm(run: Run, *, needed: bool, login: str | None = None) -> Iterator[Item
         reason = sacct.complaint if sacct.found else "not on PATH"
         summary = f"{reason}; states come from squeue and from the jobs' own results"
         yield _item("sacct", summary, WARN)
+
+
+def _partitions(run: Run, clusters: Mapping[str, ClusterSpec]) -> Iterator[Item]:
+    """Yield the partitions that clusters name and Slurm does not list, if it lists any."""
+    known = run(("sinfo", "--all", "--noheader", "--format=%R")).output.split()
+    for name, spec in clusters.items():
+        for partition in (spec.partition or "").split(","):
+            if known and partition and partition not in known:
+                summary = f"cluster {name}: Slurm lists no partition {partition!r}"
+                fix = choices_hint(partition, known)
+                yield _item("partition", summary, FAIL, fix, needed=True)
 
 
 def login_nodes(machine: Machine) -> Iterator[Item]:
@@ -330,7 +349,7 @@ def _login_node(name: str, spec: ClusterSpec, run: Run) -> Iterator[Item]:
     else:
         summary = f"not in {spec.venv}, nor on PATH"
         yield _item("clusterkit", summary, MISSING, fix, needed=True)
-    yield from _slurm(run, needed=True, login=spec.login)
+    yield from _slurm(run, {name: spec}, login=spec.login)
 
 
 def ssh(machine: Machine) -> Iterator[Item]:

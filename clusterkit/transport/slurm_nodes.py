@@ -29,6 +29,9 @@ from clusterkit.transport.probe import (
 from clusterkit.transport.script import Compound
 
 _START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_NOT_FOUND = re.compile(r"^Node (\S+) not found$", re.MULTILINE)
+_NEVER_SLEEP = re.compile(r"^ResumeProgram\s*=\s*\(null\)", re.MULTILINE)
+_PRIVATE = re.compile(r"^PrivateData\s*=.*\bnodes\b", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
@@ -343,13 +346,25 @@ def asleep_among(nodes: Sequence[str]) -> dict[str, str]:
     return {node: why for node in found if (why := found[node].asleep)}
 
 
+def unknown_among(nodes: Iterable[str]) -> frozenset[str]:
+    """Return those of the nodes of which Slurm says that it has none of that name.
+
+    None where it may hide nodes: those of others, or of a cloud that are powered down.
+    """
+    asked = frozenset(nodes)
+    answer = run_command(query(sorted(asked))) if asked else None
+    found = _NOT_FOUND.findall(f"{answer.output}\n{answer.errors}") if answer else ()
+    unknown = asked.intersection(found)
+    config = run_command(("scontrol", "show", "config")).output if unknown else ""
+    return frozenset() if _PRIVATE.search(config) or not _NEVER_SLEEP.search(config) else unknown
+
+
 def _hidden() -> Standing | None:
     """Return what is to be thought of nodes that sinfo does not list; None where none can sleep."""
     config = run_command(("scontrol", "show", "config")).output
-    if re.search(r"^ResumeProgram\s*=\s*\(null\)", config, re.MULTILINE):
+    if _NEVER_SLEEP.search(config):
         return None
-    private = re.search(r"^PrivateData\s*=.*\bnodes\b", config, re.MULTILINE)
-    state = "HIDDEN" if private else "POWERED_DOWN"
+    state = "HIDDEN" if _PRIVATE.search(config) else "POWERED_DOWN"
     return Standing(states=(state,), words=ASLEEP[state])
 
 

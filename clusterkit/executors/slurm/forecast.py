@@ -47,7 +47,7 @@ Record = Mapping[str, str]
 def forecast(plan: LaunchPlan, script: str) -> Forecast:
     """Ask Slurm of a job with this plan and script; say so where it does not answer."""
     of_parts = [limits.partitions_of(part) for part in plan.parts]
-    problems = limits.problems_of_parts(plan, of_parts)
+    problems = limits.problems_of_parts(plan, of_parts) + limits.unknown_nodes(plan, of_parts)
     partitions = [partition for some in of_parts for partition in some]
     listed = run_command(["scontrol", "show", "reservation", "-o"], timeout_s=_TIMEOUT_S)
     windows, now = parse_records(listed.output), time.time()

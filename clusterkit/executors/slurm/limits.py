@@ -55,7 +55,7 @@ def check(plan: LaunchPlan) -> bool:
         UserError: it asks for more nodes, GPUs or time than there is, with the figures.
     """
     partitions = [partitions_of(part) for part in plan.parts]
-    problems = problems_of_parts(plan, partitions)
+    problems = [*problems_of_parts(plan, partitions), *unknown_nodes(plan, partitions)]
     if problems:
         raise UserError(problems=problems)
     return any(partition.sleeps for some in partitions for partition in some)
@@ -91,6 +91,21 @@ def problems_of_parts(plan: LaunchPlan, partitions: Sequence[Sequence[Partition]
             have = f"which ha{'ve' if len(names) > 1 else 's'} {len(nodes)}"
             return [Problem(message=message + have, hint=_OTHERWISE)]
     return []
+
+
+def unknown_nodes(plan: LaunchPlan, partitions: Sequence[Sequence[Partition]]) -> list[Problem]:
+    """Return the excluded nodes of which Slurm says that it has none of that name.
+
+    sbatch refuses them with "Invalid node name specified", and does not say which.
+    """
+    names = {node.name for some in partitions for partition in some for node in partition.nodes}
+    excluded = set(hostlist.expand(plan.directives.get("exclude") or "")) - names
+    if not names:
+        return []
+    if not (unknown := slurm_nodes.unknown_among(excluded)):
+        return []
+    message = f"--exclude: Slurm has no node {hostlist.fold_set(unknown)}"
+    return [Problem(message=message, hint="sinfo -N lists its nodes")]
 
 
 def partitions_of(plan: LaunchPlan) -> list[Partition]:

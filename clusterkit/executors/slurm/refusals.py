@@ -34,8 +34,11 @@ _UNPROVEN = re.compile(
     re.IGNORECASE,
 )
 """Errors of communication: slurm_errno.c below 2000 and from 5000 on, and errno(3)."""
-_ENDS = range(1, 124)
-"""Exit codes of a program that has ended by itself, not of `timeout`, `env` or a signal."""
+_ENDS = frozenset({*range(1, 124), 255})
+"""Exit codes of a program that has ended by itself, not of `timeout`, `env` or a signal.
+
+255 is that of an sbatch which does not understand its options.
+"""
 
 
 def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RefusalError | None:
@@ -100,7 +103,8 @@ def _controllers_refusals() -> tuple[str, ...]:
 
 def _own_message(text: str) -> str:
     lines = [re.sub(r"^sbatch: (error: )?", "", line.strip()) for line in text.splitlines()]
-    return "\n".join(dict.fromkeys(line for line in lines if line))
+    lines = [line for line in lines if line and not line.startswith('Try "sbatch --help"')]
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _asked_for(message: str, plan: LaunchPlan) -> str | None:

@@ -105,6 +105,13 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
     assert items["slurmctld"].condition is Condition.OK
     assert items["sacct"].condition is Condition.WARN
     assert items["sacct"].summary.startswith("Slurm accounting storage is disabled; ")
+    known = answers | {"sinfo --all": _ok("gpu\ndebug\n")}
+    wrong = _items(tmp_path, "clusters: {a: {kind: slurm, partition: 'gpu,gpus'}}\n", known)
+    assert wrong["partition"].summary == "cluster a: Slurm lists no partition 'gpus'"
+    assert wrong["partition"].fix == "did you mean 'gpu'?"
+    assert "partition" not in _items(
+        tmp_path, SLURM.replace("slurm", "slurm, partition: gpu"), known
+    )
     down = {**answers, "scontrol ping": _ok("Slurmctld(primary) at head is DOWN\n")}
     assert _items(tmp_path, SLURM, down)["slurmctld"].finding
 

@@ -25,6 +25,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm import limits as slurm_limits
 from clusterkit.executors.slurm import lost_jobs, pending, states
+from clusterkit.executors.slurm.forecast import forecast
 from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, state_of
 from clusterkit.jobs.document import batch_output, full_document_of, logs_document
 from clusterkit.jobs.find import find_run
@@ -35,6 +36,8 @@ from clusterkit.jobs.submit.submit import Prepared, check
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
 from clusterkit.preflight import gate
+from clusterkit.preflight.hosts import hosts_of
+from clusterkit.preflight.request import PreflightOptions
 from tests.helpers.needs import lack
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
@@ -433,7 +436,8 @@ def test_sbatchs_own_words_and_our_hint(fake: Fake, tmp_path: Path, words: str, 
 def test_a_refused_option_goes_back_to_who_asked_for_it(
     fake: Fake, tmp_path: Path, words: str, hint: str
 ) -> None:
-    fake("sbatch", f'echo "sbatch: error: {words}" >&2; exit 1')
+    more = "echo 'Try \"sbatch --help\" for more information' >&2"
+    fake("sbatch", f'echo "sbatch: error: {words}" >&2; {more}; exit 255')
     directives = {"foo": "qos", "mail-type": "NOPE", "exclusve": None, "no-requeue": None}
     directives["acount"] = "x"
     plan = slurm_plan(tmp_path, directives=directives)
@@ -441,6 +445,7 @@ def test_a_refused_option_goes_back_to_who_asked_for_it(
     with pytest.raises(RemoteError) as caught:
         submit(dataclasses.replace(plan, cluster=site))
     assert hint in (caught.value.hint or "")
+    assert caught.value.message == f"sbatch refused the job: {words}"
 
 
 def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
@@ -650,6 +655,32 @@ def test_what_there_is_not_is_refused_before_the_nodes_are_asked(
         prepared = Prepared(request=request, plans=(plan,), mode=mode, after=())
         with pytest.raises(UserError, match=r"9 GPUs per node .*\(most: 8\)"):
             check(prepared, callbacks)
+
+
+def test_nodes_that_slurm_does_not_know_are_named(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(
+        "scontrol",
+        f"""
+        case "$*" in
+        *"show node"*) echo 'Node n9 not found'; echo 'NodeName=gone State=IDLE'; exit 1 ;;
+        *config) echo "ResumeProgram = ${{RESUME:-(null)}}" ;;
+        *) printf '%s' '{PARTITION}' ;;
+        esac
+        """,
+    )
+    fake("sinfo", f"printf '%s' '{SINFO}'")
+    with pytest.raises(UserError, match=r"--exclude: Slurm has no node n9\n"):
+        slurm_limits.check(slurm_plan(tmp_path, directives={"exclude": "gone,n[1,9]"}))
+    known = forecast(slurm_plan(tmp_path, directives={"exclude": "n9"}), "")
+    assert known.problems[-1].message == "--exclude: Slurm has no node n9"
+    with pytest.raises(UserError, match=r"--hosts: Slurm has no node n9\n"):
+        hosts_of(PreflightOptions(hosts="gone,n9"), slurm_plan(tmp_path).cluster, "srun")
+    assert hosts_of(PreflightOptions(hosts="n9"), slurm_plan(tmp_path).cluster, "ssh")
+    slurm_limits.check(slurm_plan(tmp_path, directives={"exclude": "n1"}))
+    monkeypatch.setenv("RESUME", "/sbin/resume")  # nodes may be hidden while they are powered down
+    slurm_limits.check(slurm_plan(tmp_path, directives={"exclude": "n9"}))
 
 
 def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ OPEN = [
 def test_an_error_about_the_request_proves_a_refusal(errors: str, tmp_path: Path) -> None:
     said = refusal(Answer(code=1, errors=errors), slurm_plan(tmp_path), tmp_path)
     assert isinstance(said, RefusalError)
-    assert errors.splitlines()[-1].removeprefix("sbatch: ").removeprefix("error: ") in said.message
+    last = errors.partition("\nTry ")[0].splitlines()[-1]
+    assert last.removeprefix("sbatch: ").removeprefix("error: ") in said.message
 
 
 @pytest.mark.parametrize("errors", OPEN)
