@@ -106,20 +106,21 @@ def of_cluster(
 
     Slurm shows a user only the nodes of that user's own jobs, through a step in each of them; with
     `--via srun` nodes are asked in an allocation of their own, as preflight does, but for those
-    that are powered down. So they are with `allocate` where the user has no job on them.
+    that are powered down. With `allocate` so are those on which the user has no job.
 
     Raises:
         UserError: there are no such nodes, or no job of the user's to look through.
         RemoteError: Slurm does not say which nodes there are.
     """
     refuse_nonsense(options, cluster)
-    via, note = via_of(options, cluster), ""
+    via, note, own = via_of(options, cluster), "", None
     nodes = tuple(host.name for host in hosts_of(options, cluster, via))
     if via == "srun" and options.via is None and hosts_of_allocation(os.environ) is None:
         own = _through_own_jobs(cluster, nodes)
-        if own.parts:
+        if own.parts and not (allocate and own.unasked):
             return own
-        note = f"no job of yours runs on {cluster.name}"
+        nodes, where = (own.unasked, hostlist.fold_set(own.unasked)) if own.parts else (nodes, "")
+        note = f"no job of yours runs on {where or cluster.name}"
         if not allocate:
             raise UserError(
                 f"{note}, and Slurm lets you in only where one does",
@@ -140,8 +141,8 @@ def of_cluster(
         part = _ssh(nodes, cluster)
     return Subject(
         cluster=cluster.name,
-        parts=(part,) if nodes else (),
-        order=nodes,
+        parts=(*(own.parts if own else ()), *((part,) if nodes else ())),
+        order=(*(own.order if own else ()), *nodes),
         unasked=tuple(asleep),
         why_unasked=", ".join(dict.fromkeys(asleep.values())),
         steps=via == "srun",

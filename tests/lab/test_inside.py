@@ -206,3 +206,8 @@ def test_a_command_runs_on_the_free_nodes_of_slurm_without_a_job(desk: Desk) -> 
     assert done.returncode == 0, done.stderr
     assert "no job of yours runs on lab: srun allocates" in done.stderr
     assert done.stdout.splitlines()[1:] == ["  same"]
+    with serving(desk, "lab"):  # on two of the three
+        done = desk.clusterkit("nodes", "run", "--cluster", "lab", "--", "echo", "same")
+    assert done.returncode == 0, done.stderr
+    assert "no job of yours runs on n3: srun allocates" in done.stderr
+    assert done.stdout.splitlines() == ["n[1-3]", "  same"]

@@ -123,8 +123,8 @@ def advice(answer: Answer) -> Sequence[str]:
     if chosen.name in (*_ZERO, "zero3"):
         preset = json.loads(preset_text("deepspeed", chosen.name))["train_micro_batch_size_per_gpu"]
         if preset != setup.micro_batch:
-            text = f"--ds-preset {chosen.name} has micro batch {preset}: --launch writes a"
-            lines += wrapped(f"{text} configuration with {setup.micro_batch}", "  ", "  ")
+            text = f"--ds-preset {chosen.name} has micro batch {preset}; the configuration that"
+            lines += wrapped(f"{text} --launch writes has {setup.micro_batch}", "  ", "  ")
     return lines
 
 

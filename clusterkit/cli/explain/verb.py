@@ -5,6 +5,9 @@ from __future__ import annotations
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 
+CONTEXT_SETTINGS = {"ignore_unknown_options": True}
+"""Flags are topics as well: `explain --requeue`."""
+
 
 @explained
 def explain(

@@ -194,11 +194,13 @@ def follow_run(
         _print(_shown(run, _watching_network(run, end.of(pieces))))
         job = load_job(run)
     except KeyboardInterrupt:
-        name = name_of(load_job(run))
+        left = load_job(run)
+        name, state = name_of(left), left.status.state
+        still = "still running" if state is JobState.RUNNING else state.value
         chosen = f" --node {node}" if node is not None else ""
         chosen = f" --rank {rank}" if rank is not None else chosen
         console.note(
-            f"\n{name} is still running\n  come back  clusterkit logs -f {name}{chosen}\n"
+            f"\n{name} is {still}\n  come back  clusterkit logs -f {name}{chosen}\n"
             f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED

@@ -189,8 +189,8 @@ def _check(command: Any, context: typer.Context, new: list[str], job: str) -> No
         _, count = _parsed(command, submitting, new)
     except TyperException as error:
         (problem,) = usage_error(error, ["submit", *new]).problems
-        more = f"\n  {behind}" if hasattr(error, "possibilities") else ""
-        raise UserError(problem.message, hint=f"{problem.hint}{more}") from error
+        first = f"{behind}\n  " if hasattr(error, "possibilities") else ""
+        raise UserError(problem.message, hint=f"{first}{problem.hint}") from error
     if count:
         raise UserError(f"{new[-count]} is no flag of submit", hint=behind)
 

@@ -329,8 +329,9 @@ def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
         if status.expected_at is None:
             what = "when it starts" if status.reason else "why, nor when it starts"
             silent = f"; Slurm does not say yet {what}" * job.submission.kind.scheduled
-            return [f"  waits      for {took}{silent}"]
-        return [f"  waits      for {took}, to start at {_local(status.expected_at):%m-%d %H:%M}"]
+            return [f"  waiting    {took} so far{silent}"]
+        start = f"{_local(status.expected_at):%m-%d %H:%M}"
+        return [f"  waiting    {took} so far; expected start {start}"]
     if status.started_at is None or took == "-":
         return []
     ran = f"; {'ran' if status.state.final else 'runs'} for {took}"

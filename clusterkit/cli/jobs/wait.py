@@ -119,7 +119,7 @@ def wait_for_runs(
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
         submission = runfolder.read_submission(runs[0])
         name = array or named or (submission and submission.job_id) or runs[0].key
-        console.note(f"\n{name} is still running; come back: clusterkit {verb} {name}")
+        console.note(f"\n{name} is not over yet; come back: clusterkit {verb} {name}")
         if not leave_behind(runs) and any(map(may_need_client, runs)):
             console.note("until then nobody starts it when its time comes, or restarts it")
         return EXIT_INTERRUPTED

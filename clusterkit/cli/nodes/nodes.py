@@ -130,6 +130,11 @@ def free(cluster: str | None = None, partition: str | None = None, json: JsonFla
         console.json_document({"cluster": spec.name, "partition": partition, "nodes": described})
         return
     console.say(*table(_free_rows(nodes), "<<>>"))
+    if any(node.free_gpus is None for node in nodes):
+        console.note(
+            "?: Slurm does not say how many GPUs jobs have there: AccountingStorageTRES in"
+        )
+        console.note("   its slurm.conf does not name gres/gpu")
 
 
 def _described(node: SlurmNode) -> dict[str, object]:

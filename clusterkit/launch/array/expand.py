@@ -33,7 +33,7 @@ def jobs_of(sweep: Sweep, job: JobSpec) -> tuple[JobSpec, ...]:
             f"{sweep.source} has a key {INDEX}, which is the number of each job already",
             hint="call it something else",
         )
-    templates = {f"argument {number + 1}": text for number, text in enumerate(job.args)}
+    templates = {f"script argument {number + 1}": text for number, text in enumerate(job.args)}
     templates |= {f"--env {name}": text for name, text in job.env.items()}
     templates |= {"--name": job.name} if job.name else {}
     problems: list[Problem] = []

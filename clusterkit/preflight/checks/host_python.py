@@ -43,7 +43,8 @@ def _python(evidence: Evidence) -> Results:
     job = evidence.job
     # A bare name that no node has may come from modules, which a plain shell has not loaded.
     certain = any(known(evidence, job_python.PROBE)[0].values()) or "/" in job.python
-    absent = advice("HOST013", python=job.python).result(
+    case = "path" if "/" in job.python else ""
+    absent = advice("HOST013", case, python=job.python).result(
         Verdict.FAIL if certain else Verdict.WARN,
         f"{job.python} not found" + ("" if certain else " in a plain shell"),
     )

@@ -98,6 +98,14 @@ def test_an_exception_is_told_with_what_the_program_was_doing(
     assert doing in told(say(nested))
 
 
+def test_a_function_that_loads_shards_of_data_is_no_checkpoint(say: Say) -> None:
+    for name in ("load_shard", "load_shard_index", "load_checkpoint_list"):
+        own = f'  File "/opt/x/data.py", line 3, in {name}\n    return INDEX[name]\nKeyError: 3'
+        words = told(say("\n".join(TRACEBACK[:3]) + f"\n{own}"))
+        assert "a checkpoint could" not in words, name
+        assert "KeyError: 3" in words
+
+
 def test_a_rule_that_tells_no_place_is_given_that_of_the_script(say: Say) -> None:
     raised = "RuntimeError: each element in list of batch should be of equal size"
     library = '  File "/env/lib/python3.11/site-packages/x/y.py", line 3, in z\n    z()\n'
