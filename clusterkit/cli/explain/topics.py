@@ -121,7 +121,11 @@ def _pages() -> Iterator[Topic]:
         head, *parts = page.strip().split("\n\n")
         name, summary = head.split("\n")
         tables = {f"{{{value}}}": text for value, text in values.items()}
-        laid_out = [tables.get(part) or filled(part.format_map(values)) for part in parts]
+        laid_out = [
+            # Indented text is typed as it stands.
+            part if part.startswith("    ") else tables.get(part) or filled(part.format_map(values))
+            for part in parts
+        ]
         yield Topic(name=name, summary=summary, text="\n\n".join(laid_out))
 
 
