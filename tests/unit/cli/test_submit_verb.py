@@ -140,7 +140,7 @@ TORCHRUN = ("--framework", "torchrun")
         ),
         (("sumbit",), ["no such command 'sumbit'", "did you mean 'submit'?"]),
         (("stop",), ["no such command 'stop'", "hint: clusterkit cancel JOB"]),
-        (("rm",), ["no such command 'rm'", "clusterkit status JOB --json (run_dir is"]),
+        (("rm",), ["no such command 'rm'", "hint: clusterkit explain old-runs"]),
         (("render", "sbatch", "train.py"), ["hint: clusterkit render --only sbatch train.py"]),
         (("render", "compose"), ["hint: clusterkit render --only compose SCRIPT"]),
         (("render", "config"), ["hint: clusterkit render --only config"]),
