@@ -138,6 +138,8 @@ _EXACT = (
 def _interfaces(node: NodeFacts, job: PreflightJob) -> Found:
     settings = _in_force(job, node)
     given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
+    if settings.get("NCCL_NET", "").lower() != "socket":  # else it names devices, such as HCAs
+        given.pop("NCCL_OOB_NET_IFNAME", None)
     if not given:
         return skip("no variable names an interface: the libraries choose")
     found = [*_of_interfaces(given, node.need(interfaces.NAMED))]

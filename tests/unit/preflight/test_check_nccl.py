@@ -116,6 +116,13 @@ def test_interfaces(name: str, value: str, verdict: str, words: str) -> None:
     assert (found, words in summary) == (verdict, True), summary
 
 
+def test_the_device_of_out_of_band_traffic_is_an_interface_with_sockets_only() -> None:
+    devices = {"NCCL_OOB_NET_ENABLE": "1", "NCCL_OOB_NET_IFNAME": "=mlx5_1"}
+    assert judged(INTERFACES, env=devices)["n1"][0][0] == "skip"
+    with_sockets = judged(INTERFACES, env={**devices, "NCCL_NET": "Socket"})
+    assert "no interface" in with_sockets["n1"][0][1]
+
+
 def test_interfaces_come_from_everywhere() -> None:
     assert judged(INTERFACES)["n1"][0][0] == "skip"
     assert [v for v, _ in judged(INTERFACES, interface="bond0")["n1"]] == ["fail", "fail"]

@@ -251,6 +251,14 @@ def test_conflicts(settings: str, id_: str) -> None:
     assert ids(f"export {settings}") == [id_]
 
 
+@pytest.mark.parametrize(
+    "device",
+    ["NCCL_NET=IB NCCL_OOB_NET_IFNAME==mlx5_1", "NCCL_NET=Socket NCCL_OOB_NET_IFNAME=ens1f0"],
+)
+def test_the_device_of_out_of_band_traffic_is_one_of_the_network(device: str) -> None:
+    assert ids(f"export NCCL_OOB_NET_ENABLE=1 {device}") == []
+
+
 def test_huge_pages_do_not_go_with_support_for_fork() -> None:
     assert "NCCL156" in ids("export FI_EFA_USE_HUGE_PAGE=1 FI_EFA_FORK_SAFE=1")
     for value in ("0", "01", "0x1"):  # libfabric reads words, and a number for none of these

@@ -301,6 +301,8 @@ def _other_kind(value: str, variable: Variable) -> Iterator[Violation]:
             f"{hcas[0]} is an HCA, and no interface is called so",
             "write the interface of `ip -br address`, such as ib0",
         )
+    elif variable.name == "NCCL_OOB_NET_IFNAME":  # with NCCL_NET=Socket it names interfaces
+        return
     elif variable.type == "hcas" and (found := [n for n in names if _INTERFACE.fullmatch(n)]):
         yield Violation(
             f"{found[0]} is how interfaces are called, and hardly an HCA",
