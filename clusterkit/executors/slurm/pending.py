@@ -8,8 +8,11 @@ from functools import cache
 
 from clusterkit.core.data import read_table
 
-_WORD = re.compile(r"(?:\A|(?<=: ))[A-Z]\w+")
-"""A reason stands alone, before what nodes it is about, or behind `attempt 2 of 3 waits: `."""
+_WORD = re.compile(r"(?:\A|(?<=: ))(?:[A-Z]\w+|[a-z ]+ held(?: state)?)")
+"""A reason stands alone, before what nodes it is about, or behind `attempt 2 of 3 waits: `.
+
+It is a word, or `launch failed requeued held` and the like.
+"""
 
 
 def in_words(reason: str, job_id: str) -> str:

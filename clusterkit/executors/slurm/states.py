@@ -212,6 +212,20 @@ def state_of(word: str, *, reason: str = "", code: int | None = None) -> Schedul
     )
 
 
+def explained(word: str) -> tuple[str, JobState, str] | None:
+    """Return Slurm's name of a state, what it is for us, and its meaning; None for no state.
+
+    The word is the name in any case, or squeue's short form of it, such as `CG`.
+
+    >>> explained("CG")[0]
+    'COMPLETING'
+    """
+    for name, row in _ROWS.items():
+        if word.upper() == name or (word and word == row["short"]):
+            return name, JobState(row["state"]), row["words"]
+    return None
+
+
 def shell_code(status: str, signum: str) -> int:
     """Return Slurm's `status:signal` as a shell would: 128 + N for a signal.
 

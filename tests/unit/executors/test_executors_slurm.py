@@ -600,13 +600,38 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
         (
             "ReqNodeNotAvail, UnavailableNodes:n1",
             (
-                "a node that it needs is down, drained or reserved (ReqNodeNotAvail), "
+                "a node that it needs is in use, reserved, down or drained (ReqNodeNotAvail), "
                 "UnavailableNodes:n1"
             ),
         ),
         (
             "attempt 2 of 3 waits: Priority",
             "attempt 2 of 3 waits: jobs with a higher priority go first (Priority)",
+        ),
+        (
+            "attempt 2 of 3 waits: launch failed requeued held",
+            (
+                "attempt 2 of 3 waits: held, as Slurm could not start it on its nodes; "
+                "`scontrol release 7` tries again (launch failed requeued held)"
+            ),
+        ),
+        (
+            "QOSMaxGRESPerNode",
+            "never starts: it asks for more of a node than its QOS allows (QOSMaxGRESPerNode)",
+        ),
+        (
+            "MaxGRESPerAccount",
+            (
+                "the jobs of its account together use all that its QOS allows an account "
+                "(MaxGRESPerAccount)"
+            ),
+        ),
+        (
+            "AssocGrpGRESMinutes",
+            (
+                "the minutes (of CPUs, GPUs, ...) that its account has are used up "
+                "(AssocGrpGRESMinutes)"
+            ),
         ),
         (
             "QOSMaxGRESPerUser",
@@ -629,7 +654,7 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
         ),
         (
             "AccountNotAllowed",
-            "never starts: its account may not use the partition (AccountNotAllowed)",
+            "never starts: its account or group may not use the partition (AccountNotAllowed)",
         ),
         ("NodeDown", "a node that it needs is down (NodeDown)"),
         ("Nodes required for job are DOWN: n1 is down", None),
