@@ -49,14 +49,15 @@ ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT, TRACEBACK)
 ENDS = "*** JOB "
+_FIRST = ("STARTUP_MSG: Starting ", "= Modified FLAGS detected =")
+"""What a program prints before all else: what stands before is of an earlier run."""
 BEGINNINGS = (
-    "STARTUP_MSG: Starting ",
-    "= Modified FLAGS detected =",
+    *_FIRST,
     "init nccl context nranks: ",
     "Started a local Ray instance",
     "SparkContext: Running Spark version ",
 )
-"""What a program prints once as it starts: what stands before is of an earlier run."""
+"""What a program prints once as it starts: where it stands again, another run begins."""
 _ENDED = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT ")
 """Slurm's word for a job that it has ended: a file to which more of them wrote has one of each."""
 _BY_HAND = "nohup: ignoring input"
@@ -314,8 +315,11 @@ class Finds:
 
     def _appended(self, text: str, offset: int) -> bool:
         """Tell whether another run begins, after a launcher has ended the one before."""
-        if any(words in text for words in BEGINNINGS):
-            return True
+        begun = next((words for words in BEGINNINGS if words in text), None)
+        if begun is not None:
+            again = begun in _FIRST or begun in self._starts
+            self._starts.add(begun)
+            return again
         start = next((words for words in STARTS if words in text), None)
         if start is None:
             return False

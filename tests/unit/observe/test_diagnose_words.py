@@ -576,6 +576,17 @@ def test_only_the_last_run_of_ray_or_spark_in_a_log_counts(say: Say) -> None:
     assert "KeyError" in cause(say(f"{spark}{failed}{spark}KeyError: 'lr'\n")).title
 
 
+@pytest.mark.parametrize("start", ["Started a local Ray instance.", "Running Spark version 3.5.1"])
+def test_what_ray_or_spark_starts_for_the_first_time_after_an_end_is_no_other_run(
+    say: Say, start: str
+) -> None:
+    begin = f"{CLOCK} INFO SparkContext: {start}\n"
+    found = say(f"{begin}ValueError: no such table\n")
+    first = say(f"ValueError: no such table\n{begin}")
+    assert cause(first).title == cause(found).title
+    assert not any("earlier run" in note for note in first.notes)
+
+
 def test_missing_ranks_of_horovod_and_versions_of_ray_are_named(say: Say) -> None:
     stall = "tensors were submitted to be reduced, gathered or broadcasted by subset of ranks\n"
     missing = "[0]<stderr>:Missing ranks:\n[0]<stderr>:1: [w]\n[0]<stderr>:3: [w]\n"
