@@ -43,6 +43,7 @@ _PREFIXES = tuple(
         rf"\[(?P<rank>\d{{1,6}})\](?:<std(?:out|err)>)?:{_SPACE}",  # horovodrun
         r"\[(?P<rank>\d{1,6})\](?: (?=\S)|(?=PETSC ERROR:))",
         rf" {{0,5}}(?P<rank>\d{{1,6}}): {_NOT_TENSORS}",  # srun --label
+        rf"(?P<node>(?:\d{{1,3}}\.){{3}}\d{{1,3}}) \[(?P<rank>\d{{1,6}})\]{_SPACE}",  # torch_xla
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\((?:\w[\w.<>]* )?pid=(?:\d+|runtime_env)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee
@@ -81,7 +82,8 @@ _STAMP = re.compile(
     r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[(?:\d+,)?\d{1,6}\]<std)|"
     rf"(?: {{0,4}}\| )?{_CLOCK}"
     r"(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
-    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:|\(\w{{1,40}} pid=\d)|{_TRACE}))"
+    r"(?:(?=\[(?:\d+,)?\d{1,6}\]<std(?:out|err)>:|\(\w{1,40} pid=\d"
+    rf"|(?:\d{{1,3}}\.){{3}}\d{{1,3}} \[\d{{1,6}}\](?: |$))|{_TRACE}))"
 )
 """A time that a tool put before the prefix of a rank: horovodrun, ts, kubectl, containerd, others.
 

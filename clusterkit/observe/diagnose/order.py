@@ -113,8 +113,10 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
         alone = [event for event in events if event.rule.alone and not _stopped(stops, event)]
         return _first_of(telling or alone or symptoms or events, place)
     raised = [event for event in symptoms if event.generic and event.hit.line]
-    if best.rule.id in _CRASHES and (own := _raised_by_many(raised, best)):
-        return _first_of(own, Place())
+    if best.rule.id in _CRASHES:
+        own = _raised_just_before((*causes, *raised), best) or _raised_by_many(raised, best)
+        if own:
+            return _first_of(own, Place())
     exception = _first_of(raised, place)
     if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
         return best
@@ -123,8 +125,13 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
 
 _CTRL_C = "KeyboardInterrupt"
 _CRASHES = frozenset({"bus-error", "segmentation-fault"})
-_OWN = re.compile(r"(?:Key|Type|Value|Attribute|Index|Name|Assertion|Syntax|Import)Error")
+_OWN = re.compile(
+    r"(?:Key|Type|Value|Attribute|Index|Name|Assertion|Syntax|Import|ModuleNotFound|FileNotFound"
+    r"|ZeroDivision|NotImplemented)Error\b"
+)
 """Exceptions that code raises of itself, and not because another rank has gone."""
+_UPON = 8
+"""Lines before a crash in which the same process says of what it ends."""
 _SAME = 3
 """Ranks that have raised one and the same exception, so that it is no accident."""
 _CHAINED = 200
@@ -263,6 +270,23 @@ def _stopped(stops: Iterable[Event], event: Event) -> bool:
     return event.rule.closing and any(
         stop.hit.file == hit.file and hit.line < stop.hit.line for stop in stops
     )
+
+
+def _raised_just_before(events: Iterable[Event], crash: Event) -> list[Event]:
+    """Return the exceptions of a rank's own that stand just before it crashed.
+
+    Native code is torn down in a wrong order as a process ends of an exception.
+    """
+    known = str(crash.rank) if crash.rank is not None else crash.groups.get("local", "")
+    return [
+        event
+        for event in events
+        if _OWN.match(event.hit.text)
+        and not event.handled
+        and event.hit.file == crash.hit.file
+        and 0 < crash.hit.line - event.hit.last_line <= _UPON
+        and (event.rank is None or known in {"", str(event.rank)})
+    ]
 
 
 def _raised_by_many(raised: Sequence[Event], crash: Event) -> list[Event]:

@@ -111,3 +111,34 @@ def test_a_listing_of_what_a_library_can_say_is_no_end(say: Say) -> None:
     )
     assert say("".join(f"{line}\n" for line in listing) + STEPS).cause is None
     assert say("terminate called recursively\n").cause is not None
+
+
+RAISED = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 31, in main
+    table = vocab[word]
+KeyError: 'zebra'
+"""
+CRASHED = "Fatal Python error: Segmentation fault\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank2]: "])
+def test_what_a_process_raised_just_before_it_crashed_is_the_cause(say: Say, prefix: str) -> None:
+    raised = "".join(f"{prefix}{line}\n" for line in RAISED.splitlines())
+    found = say(f"{STEPS}{raised}{CRASHED}").cause
+    assert found is not None
+    assert "KeyError" in found.title
+    for log in (f"{raised}{STEPS * 4}{CRASHED}", f"{CRASHED}{raised}"):
+        crash = say(log).cause
+        assert crash is not None
+        assert crash.rule == "segmentation-fault"
+
+
+def test_a_signal_that_the_script_does_not_handle_is_none_of_its_failures(say: Say) -> None:
+    ended = "srun: error: n2: tasks 8-15: User defined signal 1\n"
+    found = say(f"{STEPS}{ended}").cause
+    assert found is not None
+    assert (found.rule, found.node) == ("signal-unhandled", "n2")
+    raised = say(STEPS + RAISED + "it waits\n" * 60 + ended).cause
+    assert raised is not None
+    assert "KeyError" in raised.title

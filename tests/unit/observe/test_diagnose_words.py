@@ -708,3 +708,22 @@ def test_lists_of_pandas_are_no_broken_data(say: Callable[..., Diagnosis]) -> No
     raised = f"Traceback (most recent call last):\n{frame}    raise TypeError(msg)\n"
     assert cause(say(raised + error)).rule == "python-exception"
     assert cause(say(f"{raised}TypeError: no such column\n")).rule == "dataset-not-loaded"
+
+
+def test_a_line_of_torch_xla_names_its_node_and_rank(say: Say) -> None:
+    raised = f"{' ' * 2}File \"/home/u/train.py\", line 31, in main\nKeyError: 'zebra'\n"
+    log = f"Traceback (most recent call last):\n{raised}"
+    prefix = "2026-11-22 14:05:02 10.164.15.7 [3] "
+    found = cause(say("".join(f"{prefix}{line}\n" for line in log.splitlines())))
+    assert (found.rule, found.node, found.rank) == ("python-exception", "10.164.15.7", 3)
+    ended = cause(say(f"{prefix}Terminated\n"))
+    assert (ended.rule, ended.rank) == ("interrupted", 3)
+
+
+def test_the_word_of_horovod_that_another_rank_had_ended_is_told_where_it_is_wrapped(
+    say: Say,
+) -> None:
+    log = (
+        "AbortedError: Horovod has been shut down. This has been ca\nused by an exception on one\n"
+    )
+    assert cause(say(log)).rule == "horovod-report"
