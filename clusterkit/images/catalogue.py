@@ -45,6 +45,7 @@ class Image:
     cuda: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     borrowed: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = VARIANTS
 
     @property
     def version(self) -> str:
@@ -54,7 +55,9 @@ class Image:
 
 def _image(name: str, row: Mapping[str, Any]) -> Image:
     pinned = {key: tuple(map(_pinned, row.get(key, ()))) for key in ("packages", "cuda", "sources")}
-    return Image(**{**row, **pinned, "name": name, "borrowed": tuple(row.get("borrowed", ()))})
+    variants = tuple(map(Variant, row.get("variants", VARIANTS)))
+    others = {"name": name, "borrowed": tuple(row.get("borrowed", ())), "variants": variants}
+    return Image(**{**row, **pinned, **others})
 
 
 def _pinned(requirement: str) -> str:
@@ -105,10 +108,14 @@ def read_name(word: str, variant: str | None) -> tuple[Image, Variant]:
     """Read `NAME:VARIANT`, or `NAME` with a variant that was given apart, perhaps long ago.
 
     Raises:
-        UserError: unknown names.
+        UserError: unknown names, or a variant that this image does not have.
     """
     name, colon, behind = word.removeprefix("clusterkit/").partition(":")
-    return find_image(name), find_variant(behind if colon else variant or Variant.CUDA)
+    image, found = find_image(name), find_variant(behind if colon else variant or Variant.CUDA)
+    if found not in image.variants:
+        hint = f"it has {' and '.join(image.variants)}"
+        raise UserError(f"the image {name} has no variant {found}", hint=hint)
+    return image, found
 
 
 def tag_of(image: Image, variant: Variant, registry: str = "") -> str:

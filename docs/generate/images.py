@@ -16,7 +16,11 @@ def pages(root: Path) -> Iterator[Page]:
     locked = [variant for variant in VARIANTS if lock_path(IMAGES["base"], variant).exists()]
     parts = []
     for variant in locked:
-        found = {name: versions(image, variant) for name, image in IMAGES.items()}
+        found = {
+            name: versions(image, variant)
+            for name, image in IMAGES.items()
+            if variant in image.variants
+        }
         rows = (
             (code(part), *(inside.get(part, "") for inside in found.values()))
             for part in ("clusterkit", *MATRIX)

@@ -54,7 +54,7 @@ _COLOURS["unknown"] = "yellow"
 def list_images(variant: str | None = None, registry: str = "", json: JsonFlag = False) -> None:
     """List the images, and which of them are built here."""
     chosen = VARIANTS if variant is None else (find_variant(variant),)
-    pairs = [(image, kind) for image in IMAGES.values() for kind in chosen]
+    pairs = [(image, k) for image in IMAGES.values() for k in chosen if k in image.variants]
     there: dict[str, Present | None] = {}
     unknown = None
     try:
@@ -198,7 +198,11 @@ def lock(
 
     pip's own settings on this machine do not count: only --pip-conf does.
     """
-    pairs = [read_name(word, variant) for word in names or IMAGES]
+    if names:
+        pairs = [read_name(word, variant) for word in names]
+    else:
+        every = find_variant(variant or Variant.CUDA)
+        pairs = [(image, every) for image in IMAGES.values() if every in image.variants]
     rows = []
     for image, kind in sorted(pairs, key=lambda pair: list(IMAGES).index(pair[0].name)):
         path = lock_path(image, kind, platform)

@@ -286,11 +286,19 @@ def test_another_platform_has_the_same_versions_by_other_hashes() -> None:
         first = path.with_name(path.name.replace("-arm64", ""))
         assert read_lock(path) == read_lock(first), path
         assert "aarch64" in path.read_text().splitlines()[1]
-    context = assemble(IMAGES["base"], Variant.CUDA, ARM64)
-    assert (
-        context.files["requirements.txt"]
-        == (data_dir("images") / "base/lock/cuda-arm64.txt").read_bytes()
-    )
+
+
+def test_on_arm64_images_are_built_as_those_for_cpus_here_but_for_what_is_locked() -> None:
+    options = BuildOptions(platform=ARM64)
+    targets = make_targets([(image, Variant.CUDA) for image in IMAGES.values()], options)
+    assert [target.image for target in targets] == [*IMAGES.values()]
+    for target in targets:
+        lock = lock_path(target.image, Variant.CUDA, ARM64)
+        assert lock.name == "cuda-arm64.txt"
+        tried = assemble(target.image, Variant.CPU, AMD64)
+        assert target.context.files == {**tried.files, "requirements.txt": lock.read_bytes()}
+        planned = bake_document(targets, options)["target"][target.folder]
+        assert (planned["platforms"], planned["args"]["VARIANT"]) == ([ARM64], "cuda")
 
 
 @pytest.mark.parametrize(

@@ -441,6 +441,8 @@ def test_known_vulnerabilities_are_told_with_the_release_that_has_none() -> None
 
 @pytest.mark.parametrize(
     ("text", "why"),
+        (("build", "tensorflow:rocm"), "hint: it has cpu and cuda"),
+        (("lock", "tensorflow", "--variant", "rocm"), "tensorflow has no variant rocm"),
     [
         (audited(django="skipped", jinja2="skipped", torch="skipped"), "not even those of django"),
         (audited(django=[]), "not even those of django"),
