@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -13,13 +14,16 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.text import size_in_words
 from clusterkit.images.build import Built, OnProgress, Step
 from clusterkit.images.build import build as build_all
 from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name, tag_of
-from clusterkit.images.engine import require_builder
+from clusterkit.images.engine import inspect, require_builder
 from clusterkit.images.health import prove
+from clusterkit.images.inside import bill_of_materials, read_manifest
+from clusterkit.images.provenance import provenance
 from clusterkit.images.recipe import (
     BAKE_FILE,
     PROXY_VARIABLES,
@@ -47,6 +51,7 @@ def build(
     pip_conf: Path | None = None,
     apt_sources: Path | None = None,
     output: Path | None = None,
+    attest: Path | None = None,
     verbose: bool = False,
     json: JsonFlag = False,
 ) -> None:
@@ -58,6 +63,8 @@ def build(
     arguments = _arguments(build_arg or ())
     if push and not registry:
         raise UserError("--push without a registry", hint="--registry HOST[:PORT][/PATH]")
+    if attest is not None and output is not None:
+        raise UserError("--attest tells of what was built, and --output builds nothing")
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(EPOCH)
     if not epoch.isdecimal():
         raise UserError(f"SOURCE_DATE_EPOCH is not a number of seconds: {epoch!r}")
@@ -77,7 +84,9 @@ def build(
     if output is not None:
         _write(targets, options, output, json=json)
     else:
-        _build(targets, options, push=push, verbose=verbose, json=json)
+        done = _build(targets, options, push=push, verbose=verbose, json=json)
+        if attest is not None:
+            _attest(targets, options, done, attest)
 
 
 def _arguments(pairs: Iterable[str]) -> dict[str, str]:
@@ -104,7 +113,7 @@ def _write(targets: tuple[Target, ...], options: BuildOptions, output: Path, *, 
 
 def _build(
     targets: tuple[Target, ...], options: BuildOptions, *, push: bool, verbose: bool, json: bool
-) -> None:
+) -> list[Built]:
     require_builder()
     done: list[Built] = []
     try:
@@ -117,6 +126,25 @@ def _build(
                 console.say(_end_line(built))
     if json:
         console.json_document({"images": done})
+    return done
+
+
+def _attest(
+    targets: tuple[Target, ...], options: BuildOptions, done: list[Built], folder: Path
+) -> None:
+    """Write what each image was built from and what is inside, as it is now in the engine."""
+    files.create_output_folder(folder)
+    digests = {built.tag: built.digest for built in done}
+    for target in targets:
+        tag = target.tags[0]
+        present = inspect(tag)
+        documents = {"provenance": provenance(target, options, digests)}
+        if present is not None:
+            documents["sbom"] = bill_of_materials(tag, present, read_manifest(tag))
+        for kind, document in documents.items():
+            text = jsonlib.dumps(document, indent=2) + "\n"
+            files.write_text(folder / f"{target.folder}.{kind}.json", text, mode=files.output())
+    console.note(f"SBOMs and provenance: {folder}")
 
 
 def _end_line(built: Built) -> str:

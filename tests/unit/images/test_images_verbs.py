@@ -6,6 +6,7 @@ Real builds are in test_docker_images.py.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.core.data import data_dir
 from clusterkit.core.errors import Problem
 from clusterkit.images import health
 from clusterkit.images.build import Progress, StepState, explain_failure
-from clusterkit.images.catalogue import Variant
+from clusterkit.images.catalogue import ROOT_IMAGE, Variant
 from clusterkit.images.keep import Form, export_command
 from clusterkit.images.scan import Vulnerability, read_answer
 from tests.helpers.command_line import typed_in
@@ -386,6 +388,50 @@ def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_p
     assert any(name.startswith("base-cpu/clusterkit_launch-") for name in written)
 
 
+def test_each_build_tells_what_it_was_made_from_and_what_is_inside(
+    run: Run, tmp_path: Path
+) -> None:
+    inside = dict.fromkeys(("torch", "torch_cuda", "torch_hip"))
+    inside |= {"system": "Debian 12", "user": "train", "python": "3.11.2"}
+    inside |= {"python_packages": {"rich": "15.0.0"}, "debian_packages": {"tini": "0.19"}}
+    docker = engine(f"build*) ;;\nrun*) echo '{json.dumps(inside)}' ;;")
+    done = run("build", "torch:cpu", "--attest", "out", "--json", "--pip-conf", "x", docker=docker)
+    assert "'pip' is missing" in done.stderr
+    (tmp_path / "x").write_text("[global]\nextra-index-url = https://token@example.org\n")
+    done = run("build", "torch:cpu", "--attest", "out", "--json", "--pip-conf", "x", docker=docker)
+    assert done.returncode == 0, done.stderr
+    names = ("base-cpu", "torch-cpu")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"{name}.{kind}.json" for name in names for kind in ("sbom", "provenance")
+    }
+    made = {name: (tmp_path / "out" / f"{name}.provenance.json").read_text() for name in names}
+    assert "token" not in "".join(made.values())
+    below, torch = (json.loads(made[name]) for name in names)
+    images = {one["name"]: one for one in json.loads(done.stdout)["images"]}
+    assert torch["subject"][0] == {
+        "name": "clusterkit/torch:cpu",
+        "digest": {"sha256": images["torch"]["digest"].removeprefix("sha256:")},
+    }
+    used = {
+        one.get("uri", one.get("name")): one["digest"]["sha256"]
+        for one in torch["predicate"]["buildDefinition"]["resolvedDependencies"]
+    }
+    assert used["docker:clusterkit/base:cpu"] == below["subject"][0]["digest"]["sha256"]
+    lock = (data_dir("images") / "torch/lock/cpu.txt").read_bytes()
+    assert used["requirements.txt"] == hashlib.sha256(lock).hexdigest()
+    assert f"sha256:{used['pkg:pypi/torch@2.13.0%2Bcpu']}" in lock.decode()
+    assert len([uri for uri in used if uri.startswith("pkg:")]) == lock.count(b"--hash")
+    root = below["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    assert root["uri"] == "docker:debian:bookworm-slim"
+    assert f"sha256:{root['digest']['sha256']}" in ROOT_IMAGE
+    sbom = json.loads((tmp_path / "out" / "torch-cpu.sbom.json").read_text())
+    assert [one["purl"] for one in sbom["components"]] == [
+        "pkg:pypi/rich@15.0.0",
+        "pkg:deb/debian/tini@0.19",
+    ]
+    assert run("build", "torch:cpu", "--attest", "a", "--output", "b").returncode == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -395,6 +441,8 @@ def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_p
         (("build", "torch:cpu", "--build-arg", "X"), "--build-arg NAME=VALUE"),
         (("build", "torch:cpu", "--ca", "nosuch.pem"), "'ca' is missing"),
         (("build", "torch:rocm"), "images lock"),
+        (("build", "tensorflow:rocm"), "hint: it has cpu and cuda"),
+        (("lock", "tensorflow", "--variant", "rocm"), "tensorflow has no variant rocm"),
         (("build", "torch:cpu", "--registry", "https://x"), "not a registry"),
     ],
 )
@@ -441,8 +489,6 @@ def test_known_vulnerabilities_are_told_with_the_release_that_has_none() -> None
 
 @pytest.mark.parametrize(
     ("text", "why"),
-        (("build", "tensorflow:rocm"), "hint: it has cpu and cuda"),
-        (("lock", "tensorflow", "--variant", "rocm"), "tensorflow has no variant rocm"),
     [
         (audited(django="skipped", jinja2="skipped", torch="skipped"), "not even those of django"),
         (audited(django=[]), "not even those of django"),
