@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,14 +188,29 @@ def sweep(marker: str, *, prefix: bool = False, spared: set[int] | None = None) 
     """Kill what carries the marker, and what stands below this process but is not `spared`.
 
     Orphans come back to this process, so its tree also holds what hid its environment. Without
-    `spared`, what stands below it is left alone.
+    `spared`, what stands below it is left alone. A node script that is killed cannot remove its
+    folder, `CK_TMP`: that is done here.
     """
+    folders: set[Path] = set()
 
     def leftovers() -> set[int]:
         below = set() if spared is None else processes.descendants(os.getpid()) - spared
-        return processes.marked(marker, prefix=prefix) | below
+        found = processes.marked(marker, prefix=prefix) | below
+        folders.update(folder for pid in found for folder in _temporary(pid))
+        return found
 
     processes.kill_all(leftovers)
+    for folder in folders:
+        files.remove_tree(folder)
+
+
+def _temporary(pid: int) -> Iterator[Path]:
+    """Yield the folder that the node script of a process has made."""
+    for item in processes.environment(pid):
+        name, _, value = item.partition(b"=")
+        folder = Path(os.fsdecode(value))
+        if name == b"CK_TMP" and folder.is_absolute() and folder.name.startswith("clusterkit-"):
+            yield folder
 
 
 def _reap_orphans(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -24,7 +24,7 @@ from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
 from clusterkit.executors.local.controller import split_devices
 from clusterkit.executors.node.identity import visible_gpus
-from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
+from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor, sweep
 from clusterkit.executors.node.watch import blocked
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -531,3 +531,16 @@ def test_the_folder_can_be_read_by_a_person(runs: Runs) -> None:
     submission = json.loads(run.submission.read_text())
     assert submission["job_id"] == f"local-{run.key}"
     assert submission["command_line"] == ["test"]
+
+
+def test_of_a_node_script_that_is_killed_no_folder_is_left(tmp_path: Path) -> None:
+    ours, another = tmp_path / "clusterkit-1-abcdef", tmp_path / "data"
+    started = []
+    for folder in (ours, another):
+        folder.mkdir()
+        (folder / "file").touch()
+        environment = {**os.environ, processes.MARKER: str(tmp_path), "CK_TMP": str(folder)}
+        started.append(subprocess.Popen(["sleep", "300"], env=environment))
+    sweep(str(tmp_path))
+    assert [process.wait() for process in started] == [-signal.SIGKILL] * 2
+    assert [*tmp_path.iterdir()] == [another]
