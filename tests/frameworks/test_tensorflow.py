@@ -72,7 +72,7 @@ def test_a_model_of_keras_goes_on_from_its_checkpoint(desk: Desk) -> None:
     assert lost[0] == lost[1] != [], output
 
 
-@pytest.mark.parametrize("cluster", ["lab", "here"])
+@pytest.mark.parametrize("cluster", ["lab", "rack", "here"])
 def test_servers_and_workers_are_taken_down_when_their_chief_has_trained(
     cluster: str, desk: Desk
 ) -> None:

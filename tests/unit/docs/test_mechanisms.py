@@ -52,7 +52,21 @@ def test_the_page_lists_each_framework_with_an_example() -> None:
     commands = [re.fullmatch(r"`-f (\w+) .*?(examples/\w+\.py).*`", row[1]) for row in listed]
     assert all(one is not None and (ROOT / one[2]).is_file() for one in commands)
     assert {one[1] for one in commands if one is not None} == {*framework_names()}
-    assert {cell for row in listed for cell in row[2:]} == {"trains", "adds", "runs", ""}
+    assert {cell for row in listed for cell in row[2:]} == {"trains", "adds", "runs"}
+
+
+def test_each_cell_of_the_frameworks_is_a_test_of_its_own() -> None:
+    rows = list(read_table(TESTS / "mechanisms.tsv"))
+    tested = {(row["mechanism"], row["where"]): row["test"] for row in rows if row["test"] != "-"}
+    known = {mechanism for mechanism, _ in tested}
+    seen = set()
+    for title, command, *cells in table_below("Which strategy runs where", 5):
+        name = title if title in known else f"framework {command.strip('`').split()[1]}"
+        for where, cell in zip(("slurm", "ssh", "local"), cells, strict=True):
+            test = tested[name, where]
+            assert ("test_ranks_add_their_numbers" in test) is (cell == "adds"), test
+            assert test not in seen
+            seen.add(test)
 
 
 @pytest.mark.parametrize(("after_s", "left_s"), [(None, 60.0), (-1.0, 0.0), (1e6, 60.0)])
