@@ -45,6 +45,8 @@ ROUNDS = "CK_ROUNDS"
 
 _CAUSE_S = scaled(16.0, 8.0)
 """A little longer than a node agent takes to miss the first node (executors/node/peers.py)."""
+_LOOKS_S = 40.0
+"""More than a node takes to be told of a failure, to end its command, and to look at itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     min_nodes = submission.least if submission is not None else None
     if min_nodes is not None and result.exit_code and result.reason is None:
         _await_the_cause(run, me)
-    if submission is not None and _failed(result) and _may_start_again(run, submission, me):
+    looks = submission is not None and _failed(result) and _may_start_again(run, submission, me)
+    if submission is not None and looks:
         if result.reason is None:
             # Before it looks: the look of a broken node takes longest, and others fail meanwhile.
             with suppress(UserError):
@@ -106,12 +109,8 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if submission is not None and result.fault and not result.rule:
-        _take_out(run, me, submission, result)
-    if submission is not None and may_requeue(run, submission, me) and not batch_decides(run):
-        _give_back(run, me, submission, result)
-    if submission is not None and submission.kind.scheduled:
-        tell_on_slurm(run, me, submission, result)
+    if submission is not None:
+        _tell(run, me, submission, result, looks=looks)
     if "SLURM_JOB_ID" in os.environ:
         take_over(run, me)
     if ended_by_others:
@@ -184,6 +183,22 @@ def _explained(
     return replace(found, fault=None) if alone else found
 
 
+def _tell(
+    run: RunFolder, me: Identity, submission: Submission, result: NodeResult, *, looks: bool
+) -> None:
+    """Tell the site, Slurm and whoever wants to know how this node has ended."""
+    if result.fault and not result.rule:
+        _take_out(run, me, submission, result)
+    if may_requeue(run, submission, me) and not batch_decides(run):
+        _give_back(run, me, submission, result)
+    if submission.kind.scheduled:
+        if looks and result.found is None:
+            # srun ends the others with the first that fails, and Slurm kills them after KillWait
+            # (30 s, at some sites 10): a broken one takes long to look at itself.
+            _await_results(run, me, submission, _LOOKS_S, until=TERMINATION)
+        tell_on_slurm(run, me, submission, result)
+
+
 def _take_out(run: RunFolder, me: Identity, submission: Submission, result: NodeResult) -> None:
     """Run the command of the site where a check found this node's hardware broken.
 
@@ -226,13 +241,26 @@ def _is_in_vain(run: RunFolder, me: Identity, submission: Submission, result: No
     blamed = result.found is not None
     if blamed and (result.rule is None or not me.attempt):
         return False
-    deadline = time.monotonic() + _CAUSE_S
-    while time.monotonic() < deadline and not runfolder.is_cancelled(run):
-        there = node_results.read_results(run, me.attempt).nodes
-        if len(there) >= (1 if submission.once else me.of):
-            break
-        time.sleep(0.5)
+    _await_results(run, me, submission, _CAUSE_S)
     return node_results.why_in_vain(run, me.attempt) is not None
+
+
+def _await_results(
+    run: RunFolder,
+    me: Identity,
+    submission: Submission,
+    seconds: float,
+    *,
+    until: frozenset[signal.Signals] = frozenset(),
+) -> None:
+    """Wait until all nodes have ended, the job is over or given back, or a signal has come."""
+    n_nodes = 1 if submission.once else me.of
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and until.isdisjoint(signal.sigpending()):
+        over = runfolder.is_cancelled(run) or run.requeued(me.attempt).exists()
+        if over or node_results.count_ended(run, me.attempt) >= n_nodes:
+            return
+        time.sleep(0.5)
 
 
 def _is_cancelled(run: RunFolder, me: Identity) -> bool:

@@ -204,7 +204,7 @@ class Watch:
                 self._sweep()
                 self.kill_at = now + self.timeouts.poll_s
         elif self.terminate_at is not None:
-            if now >= self.terminate_at:
+            if now >= self.terminate_at or self._is_awaited():
                 self.reason = "peer"
                 self._terminate(signal.SIGTERM)
         elif self._is_in_vain():
@@ -215,6 +215,16 @@ class Watch:
                 self._start_again(node_results.failure_text(peer), lost=peer)
                 give_up(self.run, self.me, lost=peer)
             self.terminate_at = now + self.timeouts.peer_grace_s
+
+    def _is_awaited(self) -> bool:
+        """Tell whether the node that failed waits for this one, which srun then does not end."""
+        first = node_results.first_failure(self.run, self.me.attempt)
+        return (
+            "SLURM_JOB_ID" in os.environ
+            and first is not None
+            and first.lost is None
+            and node_results.has_result(self.run, first.node_rank, self.me.attempt)
+        )
 
     def _is_in_vain(self) -> bool:
         """Tell whether the command hangs, or nobody can ask for it or its output any more."""

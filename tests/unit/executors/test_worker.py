@@ -529,3 +529,19 @@ def test_a_controller_that_does_not_answer_is_asked_for_the_requeue_again(
     assert asked == [["scontrol", "requeue", "7"]] * 2
     watch.requeue(run, me, "time limit")  # another node, or this one, has
     assert len(asked) == 2
+
+
+def test_on_slurm_a_node_waits_for_one_that_looks_at_itself_before_it_ends(run: RunFolder) -> None:
+    """For srun ends that one then, and Slurm kills it some seconds later, without a result."""
+    submitted_to_slurm(run, nodes=2)
+    looks = "from clusterkit.executors.node import task; task.why_broken = lambda *_: {}"
+    waiting = start(run, "echo ready; sleep 300", 1, 2, looks.format("'Xid 79'"), SLURM_JOB_ID="7")
+    wait_until(lambda: run.log(1).exists() and "ready" in log(run, 1))
+    failing = start(run, "exit 5", 0, 2, looks.format("None"), SLURM_JOB_ID="7")
+    waiting.send_signal(signal.SIGSTOP)
+    wait_until(lambda: node_results.has_result(run, 0, 0))
+    time.sleep(1)
+    assert failing.poll() is None
+    waiting.send_signal(signal.SIGCONT)
+    assert (failing.wait(50), waiting.wait(50)) == (0, 0)
+    assert (result(run, 1).reason, result(run, 1).fault) == ("peer", "Xid 79")
