@@ -13,6 +13,8 @@ UNTIL = "CLUSTERKIT_TESTS_UNTIL"
 """When the last test may begin, in seconds since 1970 (`.ci/run`); without it, at any time."""
 WITHOUT = "CLUSTERKIT_TESTS_WITHOUT"
 """The folder of tests that are left out, as they would not end in time (`.ci/run`)."""
+ORDER = "CLUSTERKIT_TESTS_ORDER"
+"""Shuffles the files of the practice cluster (`.ci/run`): not always the same come too late."""
 DOCKER = "tests/docker"
 OVER = "not run: the time of continuous integration was over, or too short for it (.ci/run)"
 

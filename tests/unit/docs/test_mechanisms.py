@@ -12,7 +12,7 @@ import pytest
 from clusterkit.core.data import read_table
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.preflight.checks import all_checks
-from tests.conftest import pytest_runtest_setup
+from tests.conftest import _turn, pytest_runtest_setup
 from tests.frameworks.test_strategies import STRATEGIES
 from tests.helpers import time_left
 from tests.helpers.paths import ROOT, TESTS
@@ -86,3 +86,19 @@ def test_in_continuous_integration_nothing_begins_too_late(
     monkeypatch.setenv(time_left.WITHOUT, time_left.DOCKER)
     assert time_left.may_begin(request.node.nodeid) is bool(left_s)
     assert not time_left.may_begin("tests/docker/test_images.py::test_one")
+
+
+def test_each_commit_has_an_order_of_its_own_of_what_may_come_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = [f"tests/lab/test_{k}.py" for k in range(9)]
+    alone = [f"tests/lab/test_{name}.py::test_one" for name in ("elastic", "again", "faults")]
+    monkeypatch.delenv(time_left.ORDER, raising=False)
+    assert sorted([*alone, *files], key=_turn) == [*files, *alone]
+    orders = set()
+    for commit in "abc":
+        monkeypatch.setenv(time_left.ORDER, commit)
+        shuffled = sorted([*alone, *files], key=_turn)
+        assert (sorted(shuffled[:9]), shuffled[9:]) == (files, alone)
+        orders.add(tuple(shuffled))
+    assert len(orders) == 3
