@@ -127,10 +127,11 @@ _CLUSTERS = 3
 class ByFileOrTest(LoadScopeScheduling):
     """Hand each process that is free the next file of the practice cluster, then single tests.
 
-    Files with many tests go first, or in CI in the order of the commit. Three processes have a
-    cluster each; others use the processors meanwhile. The first one begins with tests that are
-    handed out alone, and with those that train: so they are not all that is left at the end, when
-    three at once have two processors. (The groups of xdist 3.8 do not work with pytest 9.)
+    Files with many tests go first, or on a slow day of CI in the order of the commit. Three
+    processes have a cluster each; others use the processors meanwhile. The first one begins with
+    tests that are handed out alone, and with those that train: so they are not all that is left at
+    the end, when three at once have two processors. (The groups of xdist 3.8 do not work with
+    pytest 9.)
     """
 
     _sorted = False
