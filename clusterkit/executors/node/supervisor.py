@@ -7,6 +7,7 @@ nodes as its children, and by the node agent of one node of a job over ssh.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -27,6 +28,8 @@ WATCHED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 BLOCKED = WATCHED | {signal.SIGUSR1, signal.SIGUSR2}
 """To be blocked before anything is started. Workers inherit it: a notice that comes before they
 can heed it waits for them, and does not kill them."""
+_MADE = re.compile(r"clusterkit-.+-[A-Za-z0-9]{6}")
+"""What mktemp makes of the name in a node script (templates/scripts/node/node.sh.j2)."""
 
 _POLL_S = scaled(0.5, 0.2)
 _NOTICE_S = 90.0
@@ -209,7 +212,7 @@ def _temporary(pid: int) -> Iterator[Path]:
     for item in processes.environment(pid):
         name, _, value = item.partition(b"=")
         folder = Path(os.fsdecode(value))
-        if name == b"CK_TMP" and folder.is_absolute() and folder.name.startswith("clusterkit-"):
+        if name == b"CK_TMP" and folder.is_absolute() and _MADE.fullmatch(folder.name):
             yield folder
 
 

@@ -534,7 +534,7 @@ def test_the_folder_can_be_read_by_a_person(runs: Runs) -> None:
 
 
 def test_of_a_node_script_that_is_killed_no_folder_is_left(tmp_path: Path) -> None:
-    ours, another = tmp_path / "clusterkit-1-abcdef", tmp_path / "data"
+    ours, another = tmp_path / "clusterkit-1-abcdef", tmp_path / "clusterkit-data"
     started = []
     for folder in (ours, another):
         folder.mkdir()
