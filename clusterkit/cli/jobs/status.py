@@ -193,6 +193,8 @@ def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
             console.warn(f"{run.submission} is damaged: its job is not listed")
 
 
+_LEAST_NAME = 16
+"""Columns that a name keeps beside a long reason for waiting."""
 _LEFT_OUT = ((), (6,), (6, 5), (6, 5, 2))
 """Columns for which a narrow terminal has no room beside whole names: SUBMITTED, CLUSTER, EXIT."""
 
@@ -229,7 +231,10 @@ def _table(jobs: list[Job]) -> None:
         status = job.status
         waits = f": {reason_of(job)}" if status.state is JobState.PENDING and status.reason else ""
         values = f"  {values_text(job)}" if job.submission.values else ""
-        console.say(f"{line}  {cut(f'{job.submission.name}{array}{waits}{values}', room)}")
+        # Why it waits is more than the end of a long name.
+        name = job.submission.name
+        name = cut(name, max(_LEAST_NAME, room - len(f"{array}{waits}"))) if waits else name
+        console.say(f"{line}  {cut(f'{name}{array}{waits}{values}', room)}")
 
 
 def _size(submission: Submission) -> str:

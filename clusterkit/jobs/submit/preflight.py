@@ -148,5 +148,5 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
         what = f"unhealthy: {unhealthy}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""
-        hint = f"fix the nodes, {fewer}or --force"
+        hint = f"fix what is named above, {fewer}or --force"
     return PreflightFailedError(f"not submitted: {what}", hint=hint, report=report)

@@ -1018,6 +1018,12 @@ def test_values_of_a_sweep_are_whole_in_a_pipe_and_hide_no_reason_on_a_terminal(
         assert "(array-1a2b3c): after 6 has ended" in line
         assert len(line) <= 120
     assert folder in values_text(jobs[0], whole=True)
+    monkeypatch.setenv("COLUMNS", "80")
+    run = make_run(tmp_path, "a-name-" + "n" * 60)
+    _table([Job(run=run, submission=runfolder.read_submission(run), status=waits)])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith("…: after 6 has ended")
+    assert len(line) <= 80
 
 
 def test_what_a_node_says_of_itself_stays_in_its_line() -> None:
