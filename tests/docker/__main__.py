@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,15 +12,6 @@ from pathlib import Path
 from tests.docker.engine import Engine, EngineError, MissingEngineError, default_root
 from tests.docker.fixtures import BUILT, images_on
 from tests.helpers import time_left
-from tests.helpers.paths import ROOT
-
-_WHEELS = Path(os.environ.get("CLUSTERKIT_WHEELS") or Path.home() / ".cache/clusterkit/wheels")
-_KEEP = """\
-FROM {base}
-RUN --mount=type=cache,id=clusterkit-horovod,target=/kept,sharing=locked \\
-    --mount=type=bind,target=/lent \\
-    install -D --target-directory /kept/{key} /lent/*.whl
-"""
 
 
 def main() -> int:
@@ -60,16 +49,13 @@ def build() -> None:
         print(f"image {', '.join(BUILT)}: {time_left.OVER}", flush=True)
         return
     engine = Engine(default_root())
-    begins = os.environ.get("CI") == "true"
-    if begins:
+    if os.environ.get("CI") == "true":
         engine.down()
     with (
         engine.running(),
         tempfile.TemporaryDirectory(prefix="clusterkit-") as lent,
         images_on(engine, Path(lent)) as images,
     ):
-        if begins:
-            lend_horovod(engine, Path(lent) / "wheels")
         for name in BUILT:
             try:
                 took = images.build(name)["seconds"]
@@ -79,24 +65,6 @@ def build() -> None:
                 print(f"image {name}: {time_left.OVER}", flush=True)
                 break
             print(f"image {name}: {took:.0f} s", flush=True)
-
-
-def lend_horovod(engine: Engine, folder: Path) -> None:
-    """Give the builder the wheel that `make` has made in CI by the same script, of the same source.
-
-    Its name tells which torch, Python and machine it is for: of others the image makes its own.
-    """
-    wheels = [*_WHEELS.glob("horovod-*.gloo-*.whl")]
-    if not wheels:
-        return
-    folder.mkdir()
-    for wheel in wheels:
-        shutil.copy(wheel, folder)
-    made_by = (ROOT / "images/horovod" / name for name in ("build-wheel.sh", "lock/source.txt"))
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in made_by)).hexdigest()[:16]
-    keep = _KEEP.format(base=engine.base_image(), key=key)
-    words = ("build", "--quiet", "--network=none", "--file=-", str(folder))
-    engine.run(*words, input_text=keep, env={"DOCKER_BUILDKIT": "1"})
 
 
 if __name__ == "__main__":
