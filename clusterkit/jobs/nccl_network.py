@@ -29,7 +29,7 @@ _NO_DEVICE = re.compile(r"NCCL INFO NET/IB ?: No device found")
 _NO_PLUGIN = re.compile(
     r"NCCL INFO NET/Plugin ?: (?:No plugin found|Could not find|Plugin load [^\n]{0,200}returned 2)"
 )
-_HOST = re.compile(r"([\w.-]{1,253}):\d+:\d+ \[\d+\] $")
+_HOST = re.compile(r"(?<![\w.-])([\w.-]{1,253}+):\d+:\d+ \[\d+\] $")
 _TCP = "socket"
 _SWITCHES = (("NCCL_NET", _TCP), ("NCCL_NET_PLUGIN", "none"), ("NCCL_IB_DISABLE", "1"))
 _LOOK = "; clusterkit preflight --select nccl,ib tells why"
