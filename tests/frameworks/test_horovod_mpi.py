@@ -7,13 +7,14 @@ import re
 import pytest
 
 from tests.frameworks.environment import desk_of, left, python_of
+from tests.frameworks.test_strategies import ADASUM, learns_though_killed
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.healthy import assert_healthy
 from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
 from tests.lab.test_training import losses
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(1200)]
 
 TRAINING = str(ROOT / "examples" / "train_horovod.py")
 SITE = """\
@@ -75,3 +76,9 @@ def test_ranks_train_over_mpi(flags: tuple[str, ...], desk: Desk) -> None:
     assert last < 0.9 * first
     assert_healthy(done["run_dir"])
     await_true(lambda: not left(desk, done["run_dir"]))
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_adasum_learns_and_resumes(cluster: str, desk: Desk) -> None:
+    framework, script, *args = ADASUM
+    learns_though_killed(desk, ("--framework", framework, "--cluster", cluster), "2", script, *args)

@@ -13,7 +13,7 @@ from clusterkit.core.data import read_table
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.preflight.checks import all_checks
 from tests.conftest import _turn, pytest_runtest_setup
-from tests.frameworks.test_strategies import STRATEGIES
+from tests.frameworks.test_strategies import ADASUM, STRATEGIES
 from tests.helpers import time_left
 from tests.helpers.paths import ROOT, TESTS
 
@@ -39,7 +39,7 @@ def table_below(heading: str, columns: int) -> list[list[str]]:
 
 def test_the_page_lists_each_strategy_by_the_command_that_is_tested() -> None:
     listed = table_below("Which strategy runs where", 4)
-    for row, (framework, script, *args) in zip_longest(listed, STRATEGIES.values()):
+    for row, (framework, script, *args) in zip_longest(listed, (*STRATEGIES.values(), ADASUM)):
         assert row[1:] == [
             f"`{' '.join(['-f', framework, f'examples/{script}', *args])}`",
             "yes",
