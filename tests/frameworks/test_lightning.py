@@ -13,7 +13,7 @@ import pytest
 from tests.frameworks.environment import desk_with_local, left
 from tests.helpers.desk import ROOT, Desk
 from tests.helpers.healthy import assert_healthy
-from tests.helpers.lab_jobs import await_true
+from tests.helpers.lab_jobs import await_true, in_time
 from tests.lab.lab import Lab
 from tests.lab.test_env import SNIPPETS
 from tests.lab.test_training import losses
@@ -148,9 +148,7 @@ def test_the_rank_that_fails_is_named_and_ends_the_job(
 ) -> None:
     script = desk.write("dies.py", DYING.format(examples=str(ROOT / "examples"), how=how))
     words = ("--cluster", cluster, *THREE, script, *SMALL, "--steps", "100000")
-    began = time.monotonic()
     done = desk.clusterkit("submit", "--wait", "--json", *words)
-    assert time.monotonic() - began < 300
     told = json.loads(done.stdout)
     assert (told["state"], told["reason"]) == ("failed", f"n2: rank 3 {ending}"), done.stderr
     await_true(lambda: not left(desk, told["run_dir"]))
@@ -166,5 +164,5 @@ def test_cancel_leaves_nothing(cluster: str, desk: Desk) -> None:
     assert desk.clusterkit("cancel", job["job_id"]).returncode == 0
     desk.clusterkit("wait", job["job_id"])
     assert desk.state(job["job_id"]) == "cancelled"
-    assert time.monotonic() - began < 120
+    assert in_time(desk.lab, time.monotonic() - began, 30)
     await_true(lambda: not left(desk, job["run_dir"]))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.desk import ROOT, Desk
+from tests.helpers.lab_jobs import in_time
 from tests.lab.lab import Lab
 from tests.lab.test_training import losses
 
@@ -111,8 +112,10 @@ def flavour_of(name: str) -> tuple[str, ...]:
     return ("--set", f"mpi.flavour={name}")
 
 
-def ends(desk: Desk, job: dict[str, Any]) -> bool:
-    """Return whether a job ends within a minute."""
+def ends(desk: Desk, job: dict[str, Any], flavour: str) -> bool:
+    """Return whether a job ends; one of MPICH within a minute."""
+    if flavour != "mpich":
+        return desk.clusterkit("wait", job["job_id"]).returncode < 2
     deadline = time.monotonic() + 60
     while desk.state(job["job_id"]) not in {"succeeded", "failed"}:
         if time.monotonic() > deadline:
@@ -131,7 +134,7 @@ def summed(desk: Desk, cluster: str, flavour: str, ranks: int, *flags: str) -> s
     for _ in range(2 if flavour == "mpich" else 1):
         job = submitted(desk, cluster, script, flavour, flags=(*flags, *flavour_of(flavour)))
         await_lines(desk, job, " sum ", ranks)
-        ended = ends(desk, job)
+        ended = ends(desk, job, flavour)
         if ended:
             break
         desk.clusterkit("cancel", job["job_id"])
@@ -201,7 +204,7 @@ def test_a_cancelled_job_leaves_nothing(cluster: str, flavour: str, desk: Desk) 
     assert desk.clusterkit("cancel", done["job_id"]).returncode == 0
     desk.clusterkit("wait", done["job_id"])
     assert desk.state(done["job_id"]) == "cancelled"
-    assert time.monotonic() - began < 30
+    assert in_time(desk.lab, time.monotonic() - began, 20)
     assert not list(left(done))
     assert not set(Path("/tmp").glob(f"clusterkit-{done['job_id']}-*")) - before
 
