@@ -51,6 +51,9 @@ _ALLOW = (
 )
 
 
+_OF_NODES = "A state of nodes in Slurm: `clusterkit explain node-states`."
+
+
 def all_topics() -> Mapping[str, Topic]:
     """Return every topic by name: the pages first, in their order."""
     pages = {page.name: page for page in _pages()}
@@ -83,8 +86,9 @@ def find_topic(word: str) -> Topic:
         raise UserError(f"{word!r} is no topic", hint=instead)
     if meant != called:
         return find_topic(meant)
-    named = folded.get(called) or folded.get(f"{called}s")
-    topic = topics.get(word.strip()) or named
+    plural = f"{called}s" if len(called) > 2 else ""  # squeue's F is not the area FS
+    named = folded.get(called) or folded.get(plural)
+    topic = topics.get(word.strip()) or named or _variable(word, topics)
     if topic is None or (topic.group == "variables" and " " in word.strip()):  # an error's words
         topic = topic_of(word) or topic
     if topic is None:
@@ -98,6 +102,13 @@ def find_topic(word: str) -> Topic:
             hint=near or verb_instead(word.strip()) or "`clusterkit explain` lists the topics",
         )
     return topic
+
+
+def _variable(setting: str, topics: Mapping[str, Topic]) -> Topic | None:
+    """Return the variable that `NAME=VALUE` sets; None where it is no known one."""
+    name, sets, _ = setting.partition("=")
+    topic = topics.get(name.strip().upper()) if sets else None
+    return topic if topic and topic.group == "variables" else None
 
 
 @cache
@@ -144,7 +155,10 @@ def _values() -> Mapping[str, str]:
         **{name: table(texts(name).items()) for name in listed},
         **{
             name: summaries(texts(name))
-            for name in ("links", "ranks", "runtime", "states", "trackers", "glossary")
+            for name in (
+                *("links", "ranks", "runtime", "states", "trackers", "glossary"),
+                "node-states",
+            )
         },
         **reference.tables(),
         "reasons": table(pending.reasons().items()),
@@ -170,6 +184,7 @@ def _lists() -> Iterator[Topic]:
     """Yield a topic for each word of the lists that `texts.tsv` has."""
     yield from one_each(texts("glossary"), "glossary")
     yield from one_each(texts("links"), "links")
+    yield from one_each(texts("node-states"), "node-states", _OF_NODES)
     yield from one_each({**texts("runtime"), **texts("trackers")}, "runtime")
     for name, text in texts("states").items():
         ending = "The job has ended." if JobState(name).final else "The job has not ended."

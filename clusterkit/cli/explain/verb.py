@@ -6,7 +6,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
-"""Flags are topics as well: `explain --requeue`."""
+"""A flag of another verb is a topic, such as --spares, and so is the exit code -9."""
 
 
 @explained

@@ -13,13 +13,16 @@ from clusterkit.core.errors import UserError
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
 from clusterkit.executors.slurm.pending import meaning
+from clusterkit.executors.slurm.states import explained
 from clusterkit.launch.frameworks import framework_names
 from clusterkit.observe.diagnose.rules import Rule, own_rules
+from clusterkit.preflight.probes.gpu.kernel_log import Xid, XidAction, xid_action, xid_name
 
 _MOST_RULES = 12
 _SIGNALLED = 128
 _LAST_CODE = 255
-_CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=\w)", re.IGNORECASE)
+_CODE_OF = re.compile(r"exit(?:ed)?[ _-]?(?:code|status|with)?[ =:]+(?=-?\w)", re.IGNORECASE)
+_XID = re.compile(r"xid[ :=#]*([0-9]{1,3})", re.IGNORECASE)
 _WORD = re.compile(r"[a-z0-9]+")
 _KEY = re.compile(r"[A-Za-z][\w-]*")
 _OF_LAUNCHER = "`--{flag}` of its launcher (docs/how-to/frameworks.md has the keys of our own)"
@@ -39,8 +42,8 @@ def topic_of(word: str) -> Topic | None:
     """Return what is known of a word that is no topic; None for nothing."""
     ways: tuple[Callable[[str], Topic | None], ...]
     ways = (
-        *(_verb, _exit_code, _setting, _gpu, _flag, _strategy, _strategies),
-        *(_pending_reason, _error, _flag_of_estimate),
+        *(_verb, _exit_code, _slurm_state, _pending_reason, _setting, _gpu, _flag),
+        *(_strategy, _strategies, _xid, _error, _flag_of_estimate),
     )
     for way in ways:
         with suppress(UserError):
@@ -95,6 +98,8 @@ def _exit_code(word: str) -> Topic | None:
         code = _SIGNALLED + signal.Signals[name]
     elif re.fullmatch(r"[0-9]{1,3}", word) and int(word) <= _LAST_CODE:
         code = int(word)
+    elif re.fullmatch(r"-[0-9]{1,2}", word):  # as Python and torchrun tell of signals
+        code = _SIGNALLED - int(word)
     else:
         return None
     return Topic(
@@ -164,9 +169,39 @@ def _strategies(word: str) -> Topic | None:
     return Topic(name=word, summary="strategies", text=f"{said}\n\n{listed}", group="strategies")
 
 
+def _slurm_state(word: str) -> Topic | None:
+    """Return what a state of Slurm's means, by its name or short form, such as `CG`."""
+    if (state := explained(word)) is None:
+        return None
+    name, ours, words = state
+    text = paragraphs(
+        f"A state of jobs in Slurm (squeue, sacct): the job {words}.",
+        f"clusterkit calls it {ours}: `clusterkit explain {ours}`.",
+    )
+    return Topic(name=name, summary=words, text=text)
+
+
+def _xid(word: str) -> Topic | None:
+    """Return what an error of NVIDIA's driver means, by its number, such as `Xid 79`."""
+    numbered = _XID.fullmatch(word)
+    if numbered is None:
+        return None
+    xid = Xid(code=int(numbered[1]), bus="", count=1, detail="")
+    name, action = xid_name(xid), xid_action(xid)
+    if name == f"Xid {xid.code}" and action is XidAction.WATCH:
+        return None
+    text = paragraphs(
+        f"An error that NVIDIA's driver writes to the kernel's log: {name}.",
+        f"What it asks for: {action}.",
+        "Which nodes have had one since boot: `clusterkit preflight --select gpu-xid`.",
+    )
+    return Topic(name=f"Xid {xid.code}", summary=name, text=text)
+
+
 def _pending_reason(word: str) -> Topic | None:
     """Return why Slurm lets a job wait, by its own word for it, such as `Resources`."""
-    if (waits := meaning(word, "JOB")) is None:
+    waits = meaning(word, "JOB") or meaning(word.replace("_", " "), "JOB")
+    if waits is None:
         return None
     text = paragraphs(
         f"A reason for which Slurm lets a job wait: {waits}.",

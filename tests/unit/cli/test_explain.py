@@ -102,6 +102,34 @@ def test_why_slurm_lets_a_job_wait_is_explained_by_its_own_word() -> None:
     assert "scontrol release JOB" in runner.invoke(app, ["explain", "JobHeldUser"]).stdout
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("None", "has not looked at it yet"),
+        ("launch_failed_requeued_held", "could not start it on its nodes"),
+        ("NODE_FAIL", "clusterkit calls it failed"),
+        ("node_fail", "one of its nodes failed"),
+        ("CG", "is being cleaned up"),
+        ("PD", "clusterkit calls it pending"),
+        ("F", "clusterkit calls it failed"),
+        ("DEADLINE", "could not end before its deadline"),
+        ("TimeLimit", "Reached its time limit"),
+        ("OutOfMemory", "oom-killer"),
+        ("drained", "`sinfo -R` says why"),
+        ("sinfo", "`*` the node does not answer"),
+    ],
+)
+def test_words_of_slurm_are_explained(word: str, said: str) -> None:
+    assert said in " ".join(find_topic(word).text.split())
+
+
+def test_a_flag_and_a_negative_exit_code_are_topics() -> None:
+    runner = CliRunner()
+    assert "A flag of `clusterkit submit`" in runner.invoke(app, ["explain", "--spares"]).stdout
+    for words in (["-9"], ["exitcode", "-9"], ["exitcode", ":", "-9"]):
+        assert "SIGKILL" in runner.invoke(app, ["explain", *words]).stdout
+
+
 def test_a_platform_is_explained_with_all_that_it_sets(tmp_path: Path) -> None:
     runner = CliRunner()
     said = runner.invoke(app, ["explain", "platform", "azure-nd"]).stdout
@@ -172,6 +200,9 @@ def test_what_people_ask_for(word: str, said: str) -> None:
         ("out of memory", "slurm-memory-limit"),
         ("oom", "oom-killer"),
         ("ncclsystemerror", "nccl"),
+        ("NCCL_DEBUG=INFO", "How much NCCL prints"),
+        ("Xid 79", "restart the node"),
+        ("tensor parallel", "clusterkit submit --nodes 4"),
     ],
 )
 def test_what_no_list_has_is_explained_too(word: str, said: str) -> None:
@@ -328,6 +359,14 @@ def test_titles_without_a_log_are_plain() -> None:
         ("sbatch", "render --only sbatch"),
         ("exit 1", "`clusterkit diagnose JOB`"),
         ("node", "clusterkit preflight"),
+        ("all-reduce", "clusterkit bench collectives"),
+        ("RoCE", "clusterkit preflight --select IB"),
+        ("gradient checkpointing", "estimate --checkpointing full"),
+        ("bf16", "estimate --precision NAME"),
+        ("dependency", "--after JOB:ok"),
+        ("deadlock", "diagnose --stacks JOB"),
+        ("expandable_segments", "--env PYTORCH_ALLOC_CONF"),
+        ("docker", "A flag of `clusterkit submit`"),
         ("strategy", "clusterkit explain strategies"),
     ],
 )
