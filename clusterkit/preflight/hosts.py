@@ -14,7 +14,7 @@ from clusterkit.core.hosts.hostfile_reader import parse
 from clusterkit.core.hosts.slots import hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, Host
 from clusterkit.preflight.request import PreflightOptions
-from clusterkit.transport.slurm_nodes import asleep_among, partition_nodes, unknown_among
+from clusterkit.transport.slurm_nodes import asleep_among, partition_nodes
 
 LOCALHOST = "localhost"
 
@@ -27,15 +27,10 @@ def hosts_of(options: PreflightOptions, cluster: ClusterSpec, via: str) -> tuple
         RemoteError: Slurm does not say which nodes there are.
     """
     given = [flag for flag in (options.hosts, options.hostfile) if flag is not None]
-    given_by = "--hosts" if options.hostfile is None else f"--hostfile {options.hostfile}"
     if len(given) > 1:
         raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
     if given:
         hosts = tuple({host.name: host for host in _named(options, cluster)}.values())
-        if via == "srun" and (unknown := unknown_among(host.name for host in hosts)):
-            names = hostlist.fold_set(unknown)
-            hint = "sinfo -N lists its nodes; --via ssh asks others"
-            raise UserError(f"{given_by}: Slurm has no node {names}", hint=hint)
         if via == "local" and len(hosts) > 1:
             raise UserError(
                 f"--via local looks at this machine only, and {len(hosts)} hosts are named",

@@ -28,10 +28,8 @@ from clusterkit.transport.probe import (
 )
 from clusterkit.transport.script import Compound
 
+STRANGER = "Slurm knows no node of this name"
 _START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
-_NOT_FOUND = re.compile(r"^Node (\S+) not found$", re.MULTILINE)
-_NEVER_SLEEP = re.compile(r"^ResumeProgram\s*=\s*\(null\)", re.MULTILINE)
-_PRIVATE = re.compile(r"^PrivateData\s*=.*\bnodes\b", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
@@ -166,7 +164,7 @@ def answers(hosts: Sequence[str], output: Output) -> Mapping[str, Output]:
     records = split_records(output.stdout)
     if not records:
         return dict.fromkeys(hosts, output)
-    unknown = Output(stdout="", stderr="Slurm knows no node of this name", exit_code=1)
+    unknown = Output(stdout="", stderr=STRANGER, exit_code=1)
     return {host: Output(stdout=records[host]) if host in records else unknown for host in hosts}
 
 
@@ -330,7 +328,7 @@ def standings(nodes: Sequence[str]) -> dict[str, Standing]:
         found[node] = Standing(states=states, words=f"{state}: {why}" if why else state)
     if missing := [node for node in nodes if node not in found]:
         hidden = _hidden()
-        stranger = Standing(states=("UNKNOWN",), words="Slurm knows no node of this name")
+        stranger = Standing(states=("UNKNOWN",), words=STRANGER)
         known = frozenset(partition_nodes())
         unlisted = {node: hidden if node in known else stranger for node in missing}
         found |= {node: standing for node, standing in unlisted.items() if standing is not None}
@@ -349,22 +347,22 @@ def asleep_among(nodes: Sequence[str]) -> dict[str, str]:
 def unknown_among(nodes: Iterable[str]) -> frozenset[str]:
     """Return those of the nodes of which Slurm says that it has none of that name.
 
-    None where it may hide nodes: those of others, or of a cloud that are powered down.
+    None where it is silent, as it is where it knows none of them.
     """
-    asked = frozenset(nodes)
-    answer = run_command(query(sorted(asked))) if asked else None
-    found = _NOT_FOUND.findall(f"{answer.output}\n{answer.errors}") if answer else ()
-    unknown = asked.intersection(found)
-    config = run_command(("scontrol", "show", "config")).output if unknown else ""
-    return frozenset() if _PRIVATE.search(config) or not _NEVER_SLEEP.search(config) else unknown
+    names = sorted(set(nodes))
+    found: Mapping[str, Standing] = {}
+    with suppress(RemoteError):
+        found = standings(names) if names else found
+    return frozenset(name for name in names if name in found and found[name].words == STRANGER)
 
 
 def _hidden() -> Standing | None:
     """Return what is to be thought of nodes that sinfo does not list; None where none can sleep."""
     config = run_command(("scontrol", "show", "config")).output
-    if _NEVER_SLEEP.search(config):
+    if re.search(r"^ResumeProgram\s*=\s*\(null\)", config, re.MULTILINE):
         return None
-    state = "HIDDEN" if _PRIVATE.search(config) else "POWERED_DOWN"
+    private = re.search(r"^PrivateData\s*=.*\bnodes\b", config, re.MULTILINE)
+    state = "HIDDEN" if private else "POWERED_DOWN"
     return Standing(states=(state,), words=ASLEEP[state])
 
 

@@ -462,6 +462,7 @@ def test_an_unknown_name_is_named_and_the_others_are_judged(desk: Desk, via: str
     done = desk.clusterkit("preflight", *words)
     assert done.returncode == 1
     assert "SSH001 ssh-reachable  n9" in done.stdout
+    assert ("hint: correct the name" in done.stdout) is (via == "srun")
     assert "no node is usable" in done.stderr
     assert not (desk.folder / "left").exists()
 

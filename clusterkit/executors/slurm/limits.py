@@ -102,7 +102,8 @@ def unknown_nodes(plan: LaunchPlan, partitions: Sequence[Sequence[Partition]]) -
     excluded = set(hostlist.expand(plan.directives.get("exclude") or "")) - names
     if not names:
         return []
-    if not (unknown := slurm_nodes.unknown_among(excluded)):
+    # sinfo says nothing of a list of which it knows no node.
+    if not (unknown := excluded and slurm_nodes.unknown_among({*excluded, min(names)})):
         return []
     message = f"--exclude: Slurm has no node {hostlist.fold_set(unknown)}"
     return [Problem(message=message, hint="sinfo -N lists its nodes")]

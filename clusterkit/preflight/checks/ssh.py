@@ -14,6 +14,7 @@ from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.net import links
 from clusterkit.preflight.probes.net.links import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
+from clusterkit.transport.slurm_nodes import STRANGER
 
 _ROWS = tuple(read_table(__file__, "ssh.tsv"))
 _UNREACHED = {row["case"]: row for row in _ROWS if row["check"] == "SSH001"}
@@ -39,11 +40,12 @@ def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Result:
     if problem is ReachProblem.DEFERRED:
         return skip(f"{first_line(node.reach.detail)}: {LATER}")
     # The command names one node, so that a thousand with one problem are one finding.
-    row = _UNREACHED[problem]
+    detail = first_line(node.reach.detail)
+    row = _UNREACHED["stranger" if STRANGER in detail else problem]
     command = row["command"].format(host=quote(example))
     verdict = Verdict.UNKNOWN if problem is ReachProblem.BUSY else Verdict.FAIL
     cause = Advice(hint=row["hint"], command=command)
-    return cause.result(verdict, row["summary"], first_line(node.reach.detail))
+    return cause.result(verdict, row["summary"], detail if STRANGER not in detail else "")
 
 
 _SLOW_S = 0.050
