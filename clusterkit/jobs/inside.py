@@ -26,7 +26,7 @@ from clusterkit.executors.slurm.states import components_of
 from clusterkit.executors.ssh.layout import read_layout
 from clusterkit.jobs.node_names import choose_node
 from clusterkit.jobs.nodes import Subject, agents_at_work, het_group, of_job, require_running
-from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Probe
@@ -241,10 +241,18 @@ class Forward:
             self._login.close()
 
     def serve(self) -> None:
-        """Join each connection with one to the node, until Ctrl-C."""
+        """Join each connection with one to the node, until Ctrl-C.
+
+        Raises:
+            UserError: the job is over, as a connection that failed has shown.
+        """
         threading.Thread(target=self._try, daemon=True).start()
         while True:
-            near, _ = self._listener.accept()
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                require_running(load_job(self._place.job.run))
+                raise
             self._turns.acquire()
             threading.Thread(target=self._join, args=(near,), daemon=True).start()
 
@@ -256,6 +264,14 @@ class Forward:
             else:
                 self._step(_LISTENS, subprocess.DEVNULL)
         except (RemoteError, OSError) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Tell what went wrong, or end `serve` where that is because the job is over."""
+        if load_job(self._place.job.run).status.state.final:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+        else:
             self._told(str(error))
 
     def _join(self, near: socket.socket) -> None:
@@ -263,7 +279,7 @@ class Forward:
             with near:
                 self._carry(near)
         except (RemoteError, OSError) as error:
-            self._told(str(error))
+            self._failed(error)
         finally:
             self._turns.release()
 
@@ -286,9 +302,11 @@ class Forward:
             check=False,
         )
         if done.returncode:
-            text = done.stderr.decode(errors="replace")
+            text = done.stderr.decode(errors="replace").strip()
             refused = "Connection refused" in text
-            why = "nothing listens there" if refused else text.strip().split("\n")[0]
+            # srun warns of other things before.
+            said = next((line for line in text.split("\n") if "error: " in line), text)
+            why = "nothing listens there" if refused else said.split("\n")[0]
             raise RemoteError(f"port {self._port}: {why}", node=self._place.node)
 
 

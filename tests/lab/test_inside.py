@@ -153,6 +153,27 @@ FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().de
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_a_forward_ends_once_the_job_has(desk: Desk, cluster: str) -> None:
+    with serving(desk, cluster) as job:
+        way = desk.lab.popen(
+            "head",
+            [sys.executable, "-m", "clusterkit", "forward", job, f"0:{SERVED}", "--node", "1"],
+            cwd=desk.folder,
+            env=desk.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert way.stdout is not None
+        url = way.stdout.readline().split()[0]
+    fetch = [sys.executable, "-c", FETCH, url]
+    assert desk.lab.run("head", fetch, cwd=desk.folder).returncode != 0
+    _, told = way.communicate(timeout=60)
+    assert way.returncode == 2
+    assert f"{job} has ended: cancelled" in told
+    assert "cpu binding" not in told
+
+
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_shell_has_a_terminal_inside_the_job(desk: Desk, cluster: str) -> None:
     with serving(desk, cluster) as job:
         shell, master = desk.on_terminal("shell", job, "--node", "1")
