@@ -163,13 +163,12 @@ def _is_among(text: str, lines: Iterable[str]) -> bool:
 
 
 def not_again(job: Job) -> list[str]:
-    """Return why a job whose script failed was not requeued, where its user may wait for that.
+    """Return why a job whose script failed did not start again, where its user may wait for that.
 
     Nothing of an elastic job, of which no failure of the script is excused, and of one that hung.
     """
     submission = job.submission
-    only_hardware = submission.requeue and submission.requeue_on is RequeueOn.HARDWARE
-    if job.status.state is not JobState.FAILED or not only_hardware or submission.restarts:
+    if job.status.state is not JobState.FAILED or submission.requeue_on is not RequeueOn.HARDWARE:
         return []
     failure = failure_of(job)
     if submission.least is not None or failure is None:
@@ -177,8 +176,11 @@ def not_again(job: Job) -> list[str]:
     if any((failure.lost, failure.hung, failure.unfit, failure.fault)):
         return []
     left = submission.most_attempts - 1 - node_results.latest_attempt(job.run)
-    flags = f"--requeue {submission.requeue} --requeue-on failure"
-    return [f"not requeued: the script failed; for that: {flags}"] if left > 0 else []
+    ways = {"requeue": submission.requeue, "restarts": submission.restarts}
+    flags = " ".join(f"--{way} {most}" for way, most in ways.items() if most)
+    what = "not requeued" if submission.requeue else "not restarted"
+    why = f"{what}: the script failed; for that: {flags} --requeue-on failure"
+    return [why] if left > 0 else []
 
 
 def rows(line: str, most: int) -> Iterator[str]:

@@ -977,7 +977,11 @@ def test_a_failed_script_that_is_not_requeued_says_how_it_would_be(tmp_path: Pat
     (line,) = not_again(failed)
     assert line.endswith("--requeue 2 --requeue-on failure")
     assert len(line) <= 80
-    for other in ({"requeue": 0}, {"requeue_on": RequeueOn.FAILURE}, {"restarts": 1}):
+    restarted = dataclasses.replace(submission, requeue=0, restarts=1)
+    (line,) = not_again(dataclasses.replace(failed, submission=restarted))
+    assert line.startswith("not restarted: the script failed")
+    assert line.endswith("--restarts 1 --requeue-on failure")
+    for other in ({"requeue": 0}, {"requeue_on": RequeueOn.FAILURE}):
         without = dataclasses.replace(submission, **other)
         assert not not_again(dataclasses.replace(failed, submission=without))
     elastic = dataclasses.replace(submission, nodes=1, max_nodes=2)
