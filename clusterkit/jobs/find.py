@@ -19,6 +19,7 @@ from clusterkit.launch.array.spec import fold_numbers
 
 LATEST = "latest"
 SHOWN_CANDIDATES = 5
+_LONG_ID = 4
 _ELSEWHERE = "`clusterkit status` lists the jobs in these folders; give the path of any other run"
 
 
@@ -273,8 +274,11 @@ def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoS
 
 
 def _one_typo(word: str, job_id: str) -> bool:
-    """Tell whether one character is missing, added or wrong: other ids are other people's jobs."""
-    if abs(len(word) - len(job_id)) > 1:
+    """Tell whether one character is missing, added or wrong: other ids are other people's jobs.
+
+    Of a short number any other one is near.
+    """
+    if abs(len(word) - len(job_id)) > 1 or not word.isdigit() or len(word) < _LONG_ID:
         return False
     pairs = enumerate(zip(word, job_id, strict=False))
     same = next((k for k, (one, other) in pairs if one != other), min(len(word), len(job_id)))

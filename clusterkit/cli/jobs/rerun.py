@@ -31,6 +31,8 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": 
 _CONFIG_FLAG = "--config-file"
 _OF_ONE_TIME = ("--wait", "--follow")
 """Flags that say what the terminal of then was to do, and nothing of the job."""
+_AFTER = "after"
+"""The jobs that it waited for are over: others take their place."""
 
 
 def rerun(
@@ -48,8 +50,8 @@ def rerun(
 ) -> None:
     """Submit a job, or an array, again from the same folder, and say what has changed since.
 
-    Of a flag that may be given once, the new one counts. --wait and
-    --follow are not taken over. The exit code is that of submit.
+    Of a flag that may be given once, and of --after, the new one counts.
+    --wait and --follow are not taken over. The exit code is that of submit.
     """
     if job.startswith("-"):
         raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
@@ -203,10 +205,14 @@ def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:
 
 
 def _without_repeated(command: Any, own: list[str], new: list[str]) -> list[str]:
-    """Return the flags of then without those that count once and are given anew."""
+    """Return the flags of then without those that are given anew, unless each of several counts."""
     options = {word: one for one in command.params for word in one.opts}
     again = [options.get(word) for word, _ in own_words(new, command)]
-    anew = {one.name for one in again if one is not None and not getattr(one, "multiple", False)}
+    anew = {
+        one.name
+        for one in again
+        if one is not None and (one.name == _AFTER or not getattr(one, "multiple", False))
+    }
     kept, at = [], 0
     for word, _ in own_words(own, command):
         one = options.get(word)

@@ -388,6 +388,11 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_run("12346", [tmp_path])
     assert caught.value.problems[0].hint == "did you mean '12345'?"
+    make_run(tmp_path, "beta", job_id="31")
+    for word in ("3", "s1", "312"):
+        with pytest.raises(UserError) as caught:
+            find_run(word, [tmp_path])
+        assert "did you mean" not in str(caught.value)
     with pytest.raises(UserError) as caught:
         find_run("alhpa", [tmp_path])
     assert caught.value.problems[0].hint == "did you mean 'alpha'?"

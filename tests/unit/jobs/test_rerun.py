@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterkit.cli.frame.main import command_of
+from clusterkit.cli.jobs.rerun import _without_repeated
 from clusterkit.jobs.submit.provenance import FILE, changes, provenance_of
 from tests.helpers.command_line import typed_in
 
@@ -169,6 +171,12 @@ def test_a_flag_that_counts_once_is_shown_once(code: Path, tmp_path: Path) -> No
     assert again.returncode == 0, again.stderr
     merged = f"--time 1:00:00 -eA=1 --env B=2 --preflight off {new} -- say.sh"
     assert f"clusterkit submit --cluster local {merged}\n" in again.stderr
+
+
+def test_other_jobs_to_wait_for_take_the_place_of_those_of_then() -> None:
+    then = ["--after", "68", "-n1", "--env", "A=1"]
+    kept = _without_repeated(command_of("submit"), then, ["--after=70", "--env", "B=2"])
+    assert kept == ["-n1", "--env", "A=1"]
 
 
 def test_the_configuration_that_a_flag_named_stays(code: Path, tmp_path: Path) -> None:

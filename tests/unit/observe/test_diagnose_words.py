@@ -427,7 +427,11 @@ OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memor
             "cuda-out-of-memory",
             "asked for 2.00 GiB that the GPU did not have free. It stands among the last lines",
         ),
-        ("ERROR - stopped: No module named 'lossy'", "module-missing", "no package lossy, nor a lossy.py"),
+        (
+            "ERROR - stopped: No module named 'lossy'",
+            "module-missing",
+            "no package lossy, nor a lossy.py",
+        ),
         ("ERROR trainer: the file /data/val.bin is empty", "error-line", "among the last lines"),
         ("ERROR - the shard is not whole", "error-line", "among the last lines"),
         (WANDB, "file-not-found", "A process wanted data/signs.yaml,"),
