@@ -100,17 +100,23 @@ def test_a_command_runs_as_a_process_of_the_job(desk: Desk, cluster: str) -> Non
     assert f"{job} has ended: cancelled" in ended.stderr
 
 
+def forwarding(desk: Desk, job: str) -> subprocess.Popen[str]:
+    """Start a forward to the second node of a job that is `serving`."""
+    words = ("forward", job, f"0:{SERVED}", "--node", "1")
+    return desk.lab.popen(
+        "head",
+        [sys.executable, "-m", "clusterkit", *words],
+        cwd=desk.folder,
+        env=desk.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_port_of_a_node_is_one_of_this_machine(desk: Desk, cluster: str) -> None:
     with serving(desk, cluster) as job:
-        way = desk.lab.popen(
-            "head",
-            [sys.executable, "-m", "clusterkit", "forward", job, f"0:{SERVED}", "--node", "1"],
-            cwd=desk.folder,
-            env=desk.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        way = forwarding(desk, job)
         try:
             assert way.stdout is not None
             assert way.stderr is not None
@@ -155,14 +161,7 @@ FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().de
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_forward_ends_once_the_job_has(desk: Desk, cluster: str) -> None:
     with serving(desk, cluster) as job:
-        way = desk.lab.popen(
-            "head",
-            [sys.executable, "-m", "clusterkit", "forward", job, f"0:{SERVED}", "--node", "1"],
-            cwd=desk.folder,
-            env=desk.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        way = forwarding(desk, job)
         assert way.stdout is not None
         url = way.stdout.readline().split()[0]
     fetch = [sys.executable, "-c", FETCH, url]
