@@ -143,7 +143,8 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
         return _element(match["array"], match["index"], roots)
     name, _, index = word.rpartition("/")
     path = _folder_named(word)
-    if path is not None and index.isdecimal() and "/" not in name and not path.exists():
+    of_array = bool(name) and "/" not in name and index.isdecimal()
+    if path is not None and of_array and not path.exists():
         with suppress(NoSuchJobError, SeveralRunsError):
             if (array := find_runs(name, roots).array) is not None:
                 return _element(array, index, roots)

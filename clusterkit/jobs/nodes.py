@@ -119,8 +119,8 @@ def of_cluster(
         own = _through_own_jobs(cluster, nodes)
         if own.parts and not (allocate and own.unasked):
             return own
-        nodes, where = (own.unasked, hostlist.fold_set(own.unasked)) if own.parts else (nodes, "")
-        note = f"no job of yours runs on {where or cluster.name}"
+        nodes = own.unasked
+        note = f"no job of yours runs on {hostlist.fold(nodes) if own.parts else cluster.name}"
         if not allocate:
             raise UserError(
                 f"{note}, and Slurm lets you in only where one does",

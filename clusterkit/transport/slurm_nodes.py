@@ -349,11 +349,10 @@ def unknown_among(nodes: Iterable[str]) -> frozenset[str]:
 
     None where it is silent, as it is where it knows none of them.
     """
-    names = sorted(set(nodes))
-    found: Mapping[str, Standing] = {}
     with suppress(RemoteError):
-        found = standings(names) if names else found
-    return frozenset(name for name in names if name in found and found[name].words == STRANGER)
+        found = standings(sorted(set(nodes)))
+        return frozenset(name for name, node in found.items() if node.words == STRANGER)
+    return frozenset()
 
 
 def _hidden() -> Standing | None:

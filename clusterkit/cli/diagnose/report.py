@@ -168,7 +168,8 @@ def not_again(job: Job) -> list[str]:
     Nothing of an elastic job, of which no failure of the script is excused, and of one that hung.
     """
     submission = job.submission
-    if job.status.state is not JobState.FAILED or submission.requeue_on is not RequeueOn.HARDWARE:
+    only_hardware = submission.most_attempts > 1 and submission.requeue_on is RequeueOn.HARDWARE
+    if job.status.state is not JobState.FAILED or not only_hardware:
         return []
     failure = failure_of(job)
     if submission.least is not None or failure is None:

@@ -156,8 +156,13 @@ def _values() -> Mapping[str, str]:
         **{
             name: summaries(texts(name))
             for name in (
-                *("links", "ranks", "runtime", "states", "trackers", "glossary"),
+                "glossary",
+                "links",
                 "node-states",
+                "ranks",
+                "runtime",
+                "states",
+                "trackers",
             )
         },
         **reference.tables(),

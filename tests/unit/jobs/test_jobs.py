@@ -373,6 +373,8 @@ def test_the_name_of_a_sweep_is_all_of_it(tmp_path: Path) -> None:
         find_run("lr/3", [tmp_path])
     with pytest.raises(UserError, match="no such folder"):
         find_run("rl/3", [tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        find_run("/97531", [tmp_path])
     make_run(tmp_path, "lr", job_id="60")
     with pytest.raises(UserError, match="could be any of 4 runs"):
         find_runs("lr", [tmp_path])
