@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from clusterkit.preflight.env_lint.lint import lint
 from clusterkit.preflight.env_lint.sources import read_source
+from tests.helpers.command_line import typed
 from tests.helpers.recordings import recording
 
 FRESH = "fresh-2026-11/"
@@ -28,9 +32,13 @@ LOUD = {
 
 
 @pytest.mark.parametrize("name", LOUD)
-def test_recordings(name: str) -> None:
-    found = lint([read_source(recording(name), name)])
-    assert {(f.name, f.id) for f in found if f.verdict != "pass"} == LOUD[name]
+def test_recordings(name: str, tmp_path: Path) -> None:
+    script = tmp_path / Path(name).name
+    script.write_text(recording(name), encoding="utf-8")
+    done = typed("lint-env", str(script), "--json")
+    found = json.loads(done.stdout)["findings"]
+    loud = {(f["name"], f["id"]) for f in found if f["verdict"] != "pass"}
+    assert (done.returncode, loud) == (1 if LOUD[name] else 0, LOUD[name])
 
 
 def test_every_name_of_a_plug_in_has_its_reader() -> None:
