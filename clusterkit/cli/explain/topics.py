@@ -54,6 +54,7 @@ _ALLOW = (
 _OF_NODES = "A state of nodes in Slurm: `clusterkit explain node-states`."
 
 
+@cache
 def all_topics() -> Mapping[str, Topic]:
     """Return every topic by name: the pages first, in their order."""
     pages = {page.name: page for page in _pages()}
