@@ -12,6 +12,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
     at_last,
+    began_after_report,
     began_again,
     ends_well,
     good_after,
@@ -30,6 +31,7 @@ from clusterkit.observe.diagnose.evidence import (
     script_of,
     shell_went_on,
     side_step,
+    stepped_between,
     survived,
     time_near,
     told_badly,
@@ -46,6 +48,7 @@ _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
 _MOST_AFTER = 8
 """Good lines after an error of which nobody says that it ended the job."""
+_CTRL_C = "KeyboardInterrupt"
 _MOST_FOLLOWED = 64
 """Finds of one file of which it is looked whether the training went on after them."""
 
@@ -159,18 +162,23 @@ def _last_start(events: Sequence[Event], scanned: Scanned) -> int:
 def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
     """Return how many bytes stand before where the last program of a script that failed begins.
 
-    Each of them is started after the one before it had ended, and works for a while until then.
+    Each of them is started after the one before it had ended, and works for a while until then. Of
+    ranks it is known by steps that are of no other rank, or by the report of a launcher between.
     """
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line and not e.handled]
-    if any(e.rank is not None or e.rule.id in REPORTS for e in of_file):
-        return 0
-    ends = [e.hit for e in of_file if _may_end(e)]
+    ranked = any(e.rank is not None or e.rule.id in REPORTS for e in of_file)
+    ends = [e.hit for e in of_file if _may_end(e) or (ranked and _CTRL_C in e.hit.text)]
     views = [replace(hit, last=hit.offset) for hit in ends if hit.last > hit.offset]
     live = sorted((*views, *map(at_last, ends)), key=lambda hit: hit.last)
     left = [
-        one.last + 1
+        max((one.last, *(root for root in scanned.roots if root < after.offset))) + 1
         for one, after in pairwise(live)
-        if (raised_in(after) or script_of(after)) and any(began(one, after) for began in _BEGAN)
+        if (raised_in(after) or script_of(after))
+        and (
+            stepped_between(one, after) or began_after_report(one, after, scanned.roots)
+            if ranked
+            else any(began(one, after) for began in _BEGAN)
+        )
     ]
     return max(left, default=0)
 
@@ -195,6 +203,7 @@ def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line]
     over = [e for e in of_file if e.hit.last < start]
     told = [e.hit for e in over if not e.handled and e.rule.role is not Role.CONSEQUENCE]
+    scanned.roots = tuple(root for root in scanned.roots if root >= start)
     scanned.earlier = max(told, key=lambda hit: hit.last, default=scanned.earlier)
     gone = set(map(id, over))
     again = {id(e) for e in of_file if e.hit.offset < start <= e.hit.last}
@@ -227,9 +236,17 @@ def _of_the_last_run(events: Sequence[Event], found: Iterable[Scanned]) -> tuple
         if not reported and began_again(one, scanned.startups, scanned.size):
             ended.add(scanned.file)
             scanned.earlier = one
+        elif scanned.roots and _works_since(one, scanned):
+            events = _since(scanned.size, events, scanned)
         elif (left_behind(one) and ends_well(one, scanned.size)) or survived(one, scanned.size):
             ended.add(scanned.file)
     return tuple(replace(e, handled=e.handled or e.hit.file in ended) for e in events)
+
+
+def _works_since(one: Hit, scanned: Scanned) -> bool:
+    """Tell whether a program took steps after the last find in a file, and went on well."""
+    began = next_run(scanned.file, scanned.excerpts, one.last)
+    return began < inf and ends_well(one, scanned.size)
 
 
 def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:

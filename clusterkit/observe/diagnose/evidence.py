@@ -651,6 +651,37 @@ def well_between(hit: Hit, later: Hit) -> bool:
     return sum(not _OF_TRACEBACK.match(line) for line in good) >= _CONTINUED
 
 
+def stepped_between(hit: Hit, later: Hit) -> bool:
+    """Tell whether steps were taken between the exception of a rank and a later one.
+
+    Others stop at the next collective. They stand in lines of that rank or of none, as those do of
+    a program to whose tracebacks alone PyTorch adds the rank.
+    """
+    if not raised_in(hit):
+        return False
+    lines = _lines_between(hit.last, later)
+    taken = {frozenset(_steps_in(line.text)) for line in lines if line.rank in {None, hit.rank}}
+    return len(taken - {frozenset()}) >= WENT_ON
+
+
+def began_after_report(hit: Hit, later: Hit, roots: Iterable[int]) -> bool:
+    """Tell whether torchrun told of an end between two finds, and a program worked well after it.
+
+    `roots` are how many bytes stand before each such report.
+    """
+    between = [root for root in roots if hit.last < root < later.offset]
+    if not between:
+        return False
+    good = (line.text for line in _lines_between(max(between), later) if not _BAD.search(line.text))
+    return sum(1 for _ in islice(good, _RESTARTED)) == _RESTARTED
+
+
+def _lines_between(start: int, later: Hit) -> Iterator[Line]:
+    size = min(_HEAD, later.offset - start)
+    part = read_part(later.file, later.excerpts, start, size).replace(b"\r", b"\n")
+    return (read_line(raw, later.learnt) for raw in part.split(b"\n")[1:])
+
+
 def left_behind(hit: Hit, until: float = math.inf) -> bool:
     """Tell whether another program was started after a process of nobody's rank had ended.
 
