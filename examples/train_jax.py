@@ -2,7 +2,8 @@
 
     clusterkit submit --framework env --nodes 2 examples/train_jax.py --steps 200
 
-The model is that of charlm.py, written for JAX; torch is here for the text and the arguments only.
+The model is that of charlm.py, written for JAX (charlm_jax.py); torch is here for the text and the
+arguments only.
 """
 
 import argparse
@@ -11,20 +12,19 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import charlm
+import charlm_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import session
 import torch
+from charlm_jax import Tree
 from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-
-Tree = Any  # of arrays
 
 
 def join() -> None:
@@ -86,7 +86,7 @@ def train_step(state: Tree, tokens: Array, lr: float) -> tuple[Tree, Array]:
     `tokens` lie on all devices, a part of the batch on each; the model on all of them whole. The
     compiler sees that and adds up the gradients.
     """
-    loss, gradients = jax.value_and_grad(loss_of)(state["model"], tokens)
+    loss, gradients = jax.value_and_grad(charlm_jax.loss_of)(state["model"], tokens)
     count = state["count"] + 1
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["first"], gradients)
     second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["second"], gradients)
@@ -100,60 +100,10 @@ def train_step(state: Tree, tokens: Array, lr: float) -> tuple[Tree, Array]:
 
 
 def fresh(args: argparse.Namespace) -> Tree:
-    """Return weights from the seed, the same on every process, and an optimizer that knows none."""
-    keys = iter(jax.random.split(jax.random.key(args.seed), 3 + 4 * args.layers))
-    width, letters = args.width, len(charlm.ALPHABET)
-
-    def dense(rows: int, columns: int) -> Tree:
-        weight = jax.random.normal(next(keys), (rows, columns)) / rows**0.5
-        return {"weight": weight, "bias": jnp.zeros(columns)}
-
-    def norm() -> Tree:
-        return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
-
-    model = {
-        "characters": jax.random.normal(next(keys), (letters, width)),
-        "positions": jax.random.normal(next(keys), (charlm.CONTEXT, width)),
-        "blocks": [
-            {
-                "norms": [norm(), norm()],
-                "qkv": dense(width, 3 * width),
-                "project": dense(width, width),
-                "think": [dense(width, 4 * width), dense(4 * width, width)],
-            }
-            for _ in range(args.layers)
-        ],
-        "norm": norm(),
-        "head": dense(width, letters),
-    }
+    """Return the model as it begins, and an optimizer that knows nothing yet."""
+    model = charlm_jax.fresh(args)
     zeros = jax.tree.map(jnp.zeros_like, model)
     return {"model": model, "first": zeros, "second": zeros, "count": jnp.zeros((), jnp.int32)}
-
-
-def loss_of(model: Tree, tokens: Array) -> Array:
-    """Return the mean cross-entropy in nats; tokens as from `charlm.Text.batch`."""
-    x = model["characters"][tokens[:, :-1]] + model["positions"]
-    for block in model["blocks"]:
-        qkv = times(normed(x, block["norms"][0]), block["qkv"])
-        heads = qkv.reshape(*x.shape[:2], 3, -1, charlm.HEAD_WIDTH)
-        attended = jax.nn.dot_product_attention(*jnp.moveaxis(heads, 2, 0), is_causal=True)
-        x = x + times(attended.reshape(x.shape), block["project"])
-        thought = times(normed(x, block["norms"][1]), block["think"][0])
-        x = x + times(jax.nn.gelu(thought), block["think"][1])
-    logits = times(normed(x, model["norm"]), model["head"])
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1)
-    return -jnp.mean(chosen)
-
-
-def times(x: Array, dense: Tree) -> Array:
-    """Apply a dense layer."""
-    return x @ dense["weight"] + dense["bias"]
-
-
-def normed(x: Array, norm: Tree) -> Array:
-    """Apply a layer norm."""
-    deviation = jnp.sqrt(jnp.var(x, axis=-1, keepdims=True) + 1e-5)
-    return (x - jnp.mean(x, axis=-1, keepdims=True)) / deviation * norm["scale"] + norm["bias"]
 
 
 def save(folder: Path, state: Tree, progress: session.Progress) -> None:

@@ -2,18 +2,19 @@
 
     clusterkit submit --framework tensorflow --ps 1 --nodes 3 examples/train_tensorflow_ps.py
 
-The chief hands out the steps, and nobody waits for anybody between two of its lines.
+The chief hands out the steps, and nobody waits for anybody between two of its lines or checkpoints.
+It alone writes and reads those.
 """
 
 import os
 
+import points
 import tensorflow as tf  # type: ignore[import-not-found]
-import train_tensorflow
 
 
 def main() -> None:
     """Serve, or hand out the steps: what TF_CONFIG says of this process."""
-    args = train_tensorflow.parser(__doc__).parse_args()
+    args = points.parser(__doc__).parse_args()
     if "TF_CONFIG" not in os.environ:
         raise SystemExit("no TF_CONFIG: a chief, a worker and a ps are needed")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -26,20 +27,20 @@ def main() -> None:
     workers = resolver.cluster_spec().num_tasks("worker")
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    progress = train_tensorflow.Progress(args, workers)
+    progress = points.Progress(args, workers)
     with strategy.scope():
-        student = train_tensorflow.Student(args)
+        student = points.Student(args)
 
     @tf.function  # type: ignore[untyped-decorator]
     def train_step(batch: tf.Tensor) -> tf.Tensor:
         return strategy.run(student.learn, (batch,))
 
-    for step in range(1, args.steps + 1):
+    for step in range(progress.resume(student) + 1, args.steps + 1):
         batches = range(step * workers, (step + 1) * workers)
         losses = [coordinator.schedule(train_step, (tf.constant(batch),)) for batch in batches]
-        if step in (1, args.steps) or step % args.log_every == 0:
+        if progress.log_due(step) or progress.save_due(step):
             coordinator.join()
-            progress.advance(step, sum(loss.fetch() for loss in losses) / workers)
+            progress.advance(student, step, sum(loss.fetch() for loss in losses) / workers)
     progress.done()
 
 

@@ -72,6 +72,18 @@ def test_a_model_of_keras_goes_on_from_its_checkpoint(desk: Desk) -> None:
     assert lost[0] == lost[1] != [], output
 
 
+def test_a_chief_goes_on_from_its_checkpoint_with_new_servers(desk: Desk) -> None:
+    script = (str(EXAMPLES / "train_tensorflow_ps.py"), "--log-every", "5")
+    keep = ("--checkpoint-dir", str(desk.folder / "saved"), "--checkpoint-every", "10")
+    _, whole = finished(desk, *where("lab"), "--ps", "1", *script, "--steps", "30")
+    finished(desk, *where("rack"), "--ps", "1", *script, *keep, "--steps", "20")
+    done, output = finished(desk, *where("lab"), "--ps", "1", *script, *keep, "--steps", "30")
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0), output
+    assert f"resume: step 20 from {desk.folder / 'saved'}" in output
+    lost = [re.findall(r"step (30) loss (\S+)", text) for text in (whole, output)]
+    assert lost[0] == lost[1] != [], output
+
+
 @pytest.mark.parametrize("cluster", ["lab", "rack", "here"])
 def test_servers_and_workers_are_taken_down_when_their_chief_has_trained(
     cluster: str, desk: Desk
