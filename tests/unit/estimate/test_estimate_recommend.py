@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.accuracy.score_memory import model_state_bytes
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import (
     largest_micro_batch,
@@ -195,29 +194,6 @@ def test_what_can_run_but_should_not_is_a_warning() -> None:
     assert any("idle 43% of the time" in problem.message for problem in idle)
 
 
-# --- figures ---
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "changes", "states"),
-    [
-        ("ddp", 7, {"gpus": 4}, 112),
-        ("zero1", 7, {"gpus": 4}, 49),
-        ("zero2", 7, {"gpus": 4}, 38.5),
-        ("zero3", 7, {"gpus": 4}, 28),
-        ("fsdp", 7, {"gpus": 4}, 28),
-        ("fsdp", 7, {"gpus": 4, "precision": Precision.PURE_BF16}, 14),
-        ("fsdp", 70.6, {"gpus": 8}, 141.2),
-        ("fsdp", 70.6, {"gpus": 4}, 282.4),
-    ],
-)
-def test_the_figures_that_docs_put_right(
-    name: str, params: float, changes: dict[str, Any], states: float
-) -> None:
-    model = replace(LLAMA, exact_params=round(params * 1e9))
-    assert model_state_bytes(setup(name, model=model, **changes)) / 1e9 == pytest.approx(states)
-
-
 # --- recommendation ---
 
 
@@ -316,6 +292,12 @@ def test_settings_are_named_where_they_make_up_for_what_is_lacking() -> None:
     assert [name.split("_")[0] for name in lowering_settings(zero3.setup, zero3.memory)] == [
         "a smaller stage3", "a smaller reduce",
     ]  # fmt: skip
+    for strategy, named in (
+        ("fsdp1", "limit_all_gathers=True, forward_prefetch=False, backward_prefetch=None"),
+        ("fsdp", "no set_modules_to_forward_prefetch, fully_shard on smaller modules"),
+    ):
+        fsdp, _ = tried("17.5B", "h100", strategy)
+        assert [*lowering_settings(fsdp.setup, fsdp.memory)] == [named]
     for params, gpu, strategy in (("70B", "l40s", "zero3"), ("1B", "h100", "zero3"),
                                   ("13B", "a100-80", "fsdp-shard-grad-op")):  # fmt: skip
         one, _ = tried(params, gpu, strategy)
