@@ -52,3 +52,39 @@ def test_an_exception_is_not_taken_for_another_that_has_a_word_of_it(
     found = say(f"{RAISED}{said}\n").cause
     assert found is not None
     assert found.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("frames", "advised"),
+    [
+        (
+            ("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py unshard",
+             "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_all_gather"),
+            "limit_all_gathers forward_prefetch set_modules_to_forward_prefetch",
+        ),
+        (
+            ("deepspeed/runtime/zero/partitioned_param_coordinator.py __all_gather_params",
+             "deepspeed/runtime/zero/partition_parameters.py all_gather_coalesced"),
+            "stage3_prefetch_bucket_size limit_all_gathers",
+        ),
+        (
+            ("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py post_backward",
+             "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce"),
+            "reduce_bucket_size limit_all_gathers",
+        ),
+    ],
+)  # fmt: skip
+def test_memory_that_ran_out_in_a_collective_names_its_buckets_and_prefetching(
+    say: Callable[[str], Diagnosis], frames: tuple[str, ...], advised: str
+) -> None:
+    packages = "/opt/venv/lib/python3.11/site-packages"
+    within = "".join(
+        f'  File "{packages}/{path}", line 9, in {name}\n    handle.wait()\n'
+        for path, name in (frame.split() for frame in frames)
+    )
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    found = say(f"{RAISED}{within}{error}\n").cause
+    assert found is not None
+    assert found.rule == "cuda-out-of-memory"
+    assert all(f"`{word}" in found.do for word in advised.split()), found.do
+    assert "clusterkit estimate" in found.do
