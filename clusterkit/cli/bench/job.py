@@ -153,19 +153,20 @@ def run_job(
                 in_foreground(prepared, callbacks=callbacks, command_line=sys.argv)
             )
         name = submission.job_id or run.key
-        console.note(f"{console.bold(name)}  {headline(plan)}")
-        console.note(f"  run folder  {run.path}")
-        job = _wait(run, name, quiet=as_json)
+        console.progress_note(
+            f"{console.bold(name)}  {headline(plan)}", f"  run folder  {run.path}"
+        )
+        job = _wait(run, name)
     result = _result(bench, job, plan)
     if result is None:
         raise typer.Exit(_show_failure(bench, job, as_json=as_json))
     return job, result
 
 
-def _wait(run: RunFolder, name: str, *, quiet: bool) -> Job:
+def _wait(run: RunFolder, name: str) -> Job:
     began = time.monotonic()
     try:
-        with console.progress(quiet=quiet) as show:
+        with console.progress() as show:
 
             def looked(jobs: Sequence[Job]) -> None:
                 show(f"{name}  {plain_state(jobs[0])}, {in_words(time.monotonic() - began)}")

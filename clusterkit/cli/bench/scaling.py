@@ -113,7 +113,7 @@ def _run(
     from clusterkit.observe.bench.scaling.result import Scaling, in_words
 
     def started(size: Size, run: RunFolder) -> None:
-        console.note(f"{in_words(jobs.by, size.count)}: {run.path}")
+        console.progress_note(f"{in_words(jobs.by, size.count)}: {run.path}")
 
     rows: list[Row] = []
     failure: ClusterkitError | None = None
@@ -149,7 +149,7 @@ def _progress(jobs: Ladder, row: Row) -> None:
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
     text = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
-    console.note(f"{in_words(jobs.by, row.size.count)}: {text}")
+    console.progress_note(f"{in_words(jobs.by, row.size.count)}: {text}")
 
 
 def _tell(

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,16 @@ _NARROWEST = 40
 """Columns; of fewer each line is left to the terminal."""
 _MARK = f"\x1b[{10_000_000 + int.from_bytes(os.urandom(8)) % 90_000_000};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
+_as_json = ContextVar("_as_json", default=False)
+
+
+def answer_with_json() -> Callable[[], None]:
+    """Show no progress from now on, as whoever asks for a document wants none; return what ends it.
+
+    Called by the flag `--json` itself, so that no verb has to think of it.
+    """
+    before = _as_json.set(True)
+    return lambda: _as_json.reset(before)
 
 
 def say(*lines: str) -> None:
@@ -43,6 +54,12 @@ def note(*lines: str) -> None:
     """Print something beside the answer (progress, warnings) on stderr."""
     for line in lines:
         _print(line, sys.stderr)
+
+
+def progress_note(*lines: str) -> None:
+    """Print how far it is on stderr, in lines that stay; nothing with `--json`."""
+    if not _as_json.get():
+        note(*lines)
 
 
 def warn(text: str) -> None:
@@ -99,10 +116,10 @@ def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[s
     """Show on stderr how far long work is: each call of what is yielded has it in a few words.
 
     On a terminal that is one line that moves, gone at the end. Elsewhere it is a line now and then
-    (none unless `plain`), as whoever reads a log wants to know that it continues. `quiet`, as with
-    `--json`, is nothing at all.
+    (none unless `plain`), as whoever reads a log wants to know that it continues. `quiet`, and
+    always with `--json`, it is nothing at all.
     """
-    if quiet:
+    if quiet or _as_json.get():
         yield lambda _: None
         return
     if not sys.stderr.isatty():
@@ -135,11 +152,9 @@ def progress(*, quiet: bool = False, plain: bool = True) -> Iterator[Callable[[s
 
 
 @contextmanager
-def counting(
-    total: int, what: str = "nodes have answered", *, quiet: bool = False
-) -> Iterator[Callable[[object], None]]:
+def counting(total: int, what: str = "nodes have answered") -> Iterator[Callable[[object], None]]:
     """Show how far it is, as `progress`: each call of what is yielded is one more."""
-    with progress(quiet=quiet) as show:
+    with progress() as show:
         yield counter(show, total, what)
 
 

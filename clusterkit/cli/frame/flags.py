@@ -8,11 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
+from clusterkit.cli.frame import console
 from clusterkit.core.data import read_table
 
 CLUSTER_VARIABLE = "CLUSTERKIT_CLUSTER"
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+def _without_progress(context: typer.Context, as_json: bool) -> bool:
+    if as_json:
+        context.call_on_close(console.answer_with_json())
+    return as_json
+
+
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document.", callback=_without_progress)
+]
 Verb = Callable[..., None]
 
 
@@ -69,6 +79,7 @@ def _shown(parameter: inspect.Parameter, row: Mapping[str, str]) -> inspect.Para
     if row["flags"]:
         more |= {"rich_help_panel": row["panel"] or None, "envvar": row["variable"] or None}
         more["min"] = int(row["min"]) if row.get("min") else None
+        more["callback"] = _without_progress if row["flags"] == "--json" else None
         shown = typer.Option(*row["flags"].split(), **more)
     else:
         shown = typer.Argument(**more)

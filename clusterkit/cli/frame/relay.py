@@ -323,7 +323,7 @@ def _send(
     told = {**provenance.of_code(here), provenance.OF_ONE_JOB: words[0] == "submit"}
     helper.ask("write", path=f"{copy}.json", text=files.json_text(told))
     helper.talk.end_input()
-    if sent.files:
+    if sent.files and "--json" not in flags:
         count = f"{sent.files} file{'s' * (sent.files != 1)}"
         console.note(f"sent {count}, {size_in_words(sent.size)}, to {relay.login}")
     inside = str(here.relative_to(folder)) if here.is_relative_to(folder) else "."

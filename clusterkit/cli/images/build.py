@@ -117,7 +117,7 @@ def _build(
     require_builder()
     done: list[Built] = []
     try:
-        with _listener(verbose=verbose, quiet=json) as on_progress:
+        with _listener(verbose=verbose) as on_progress:
             done += build_all(targets, options, push=push, on_progress=on_progress)
     finally:
         # Not between the steps: what shows them on a terminal takes stdout as well.
@@ -156,15 +156,14 @@ def _end_line(built: Built) -> str:
 
 
 @contextmanager
-def _listener(*, verbose: bool, quiet: bool) -> Iterator[OnProgress]:
+def _listener(*, verbose: bool) -> Iterator[OnProgress]:
     """Show each step on stderr as it ends; on a terminal also the one that runs."""
-    with console.progress(quiet=quiet or verbose, plain=False) as show:
+    with console.progress(quiet=verbose, plain=False) as show:
 
         def listen(name: str, progress: Step | str) -> None:
             if not isinstance(progress, str) and progress.state == "running":
                 show(f"{name}  {_short(progress.name)}")
-            if verbose or not quiet:
-                _tell(name, progress, verbose=verbose)
+            _tell(name, progress, verbose=verbose)
 
         yield listen
 
@@ -175,7 +174,7 @@ def _tell(name: str, progress: Step | str, *, verbose: bool) -> None:
             console.note(f"{name}  {progress}")
     elif not verbose and progress.state not in {"running", "failed"} and not progress.internal:
         how = "cached" if progress.state == "cached" else f"{progress.seconds:.1f} s"
-        console.note(console.dim(f"{name}  {_short(progress.name)}  {how}"))
+        console.progress_note(console.dim(f"{name}  {_short(progress.name)}  {how}"))
 
 
 def _short(text: str, width: int = 56) -> str:

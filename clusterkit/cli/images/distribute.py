@@ -55,7 +55,7 @@ def distribute(
     image = find_image(reference, hint=build if is_ours else None)
     found = hosts_of(PreflightOptions(hosts=hosts), spec, "ssh")
     nodes = tuple(host.name for host in found)
-    with _progress(reference, len(nodes), quiet=json) as watch:
+    with _progress(reference, len(nodes)) as watch:
         done = distribute_image(reference, image, spec, nodes, watch=watch)
     if json:
         console.json_document(
@@ -81,10 +81,10 @@ def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool
 
 
 @contextmanager
-def _progress(reference: str, nodes: int, *, quiet: bool) -> Iterator[Watch]:
+def _progress(reference: str, nodes: int) -> Iterator[Watch]:
     """Show how far it is."""
     began = shown = time.monotonic()
-    with console.progress(quiet=quiet) as show:
+    with console.progress() as show:
 
         def watch(what: str, sent: int, total: int) -> None:
             nonlocal began, shown

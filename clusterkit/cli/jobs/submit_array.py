@@ -108,7 +108,7 @@ def submit_array(
         plans = request.plans(sweep, also_exclude=passed.without)
     name = f"array-{secrets.token_hex(3)}"
     array = _Array(array=name, sweep=sweep, plans=plans, after=after)
-    with console.counting(len(plans), "submitted", quiet=as_json) as counted:
+    with console.counting(len(plans), "submitted") as counted:
         runs, failure = _hand_over_all(array, passed, counted)
     queued = [] if wait else [job for job in load_jobs(runs) if is_queued(job)]
     if queued:  # a client has to start them

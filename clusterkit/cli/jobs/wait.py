@@ -113,7 +113,7 @@ def wait_for_runs(
         show(f"{what}, {in_words(time.monotonic() - began)}")
 
     try:
-        with console.progress(quiet=as_json, plain=False) as show:
+        with console.progress(plain=False) as show:
             jobs = wait_for_all(runs, changed=changed, on_problem=console.warn, on_look=looked)
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.

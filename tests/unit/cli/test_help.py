@@ -17,6 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import VERBS, app
 from clusterkit.launch.frameworks import builtin_names
 from tests.helpers.command_line import typed_in
@@ -62,16 +63,42 @@ def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_its_example_can_be_typed(verb: str) -> None:
+def _example(verb: str) -> tuple[Any, list[str]]:
+    """Return the command of which an example stands below the help of a verb, and its arguments."""
     commands: Any = typer.main.get_command(app)
     command = commands.get_command(None, verb)
     said, *words = shlex.split(command.epilog.partition("Example: ")[2])
     assert (said, words.pop(0)) == ("clusterkit", verb)
     if hasattr(command, "commands"):
         command = command.get_command(None, words.pop(0))
+    return command, words
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_its_example_can_be_typed(verb: str) -> None:
+    command, words = _example(verb)
     with command.make_context(verb, words):
         pass  # it refuses none of them
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_shows_progress_beside_a_document(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, words = _example(verb)
+    if not any("--json" in param.opts for param in command.params):
+        assert verb in {"shell", "forward", "rerun"}, "of rerun it is a flag of submit"
+        return
+    monkeypatch.setattr(console, "_PLAIN_EVERY_S", 0.0)
+
+    def shown(*more: str) -> str:
+        with command.make_context(verb, [*more, *words]), console.counting(2) as counted:
+            counted(None)
+            console.progress_note("one line that stays")
+        return capsys.readouterr().err
+
+    assert shown("--json") == ""
+    assert shown() == "1 of 2 nodes have answered\none line that stays\n"
 
 
 def test_what_an_interrupt_leaves_open_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def on_a_terminal(quiet: bool) -> str:
     return shown_by(WORK.format(quiet=quiet))
 
 
-def shown_by(program: str) -> str:
+def shown_by(program: str, *, out: str = "done\n") -> str:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     argv = [sys.executable, "-c", program]
@@ -42,7 +42,7 @@ def shown_by(program: str) -> str:
     except OSError:  # all has been read
         pass
     os.close(ours)
-    assert done.stdout == "done\n"
+    assert out in done.stdout
     return shown.decode()
 
 
@@ -54,6 +54,16 @@ def test_on_a_terminal_it_is_one_line_with_texts_as_they_are() -> None:
     assert "\x1b[31m" not in shown, "control characters of texts stay away"
     assert shown.rstrip().endswith("\x1b[2K"), "and it is gone at the end"
     assert on_a_terminal(quiet=True) == ""
+
+
+@pytest.mark.parametrize("words", [("--verbose",), ("--json",)], ids=" ".join)
+def test_preflight_shows_on_a_terminal_how_far_it_is_but_not_beside_a_document(
+    words: tuple[str, ...],
+) -> None:
+    argv = ["clusterkit", "preflight", "--via", "local", "--select", "HOST002", *words]
+    program = f"import sys; sys.argv = {argv}; from clusterkit.cli.frame.main import main; main()"
+    shown = shown_by(program, out="HOST002")
+    assert ("1 of 1 nodes have answered" in shown) is (words != ("--json",)), shown
 
 
 def test_in_a_pipe_it_is_a_line_now_and_then(

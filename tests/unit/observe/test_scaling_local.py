@@ -113,6 +113,7 @@ def of_size(document: dict[str, Any], size: int) -> dict[str, Any]:
 def test_throughput_and_efficiency_of_each_size(bench: Bench) -> None:
     code, out, err = bench.run("--nodes", "2", "--json", "--html", "page.html")
     assert code == 1, err
+    assert "node: " not in err, "no progress beside a document"
     document = json.loads(out)
     assert (document["schema"], document["unit"], document["by"]) == (1, "samples/s", "nodes")
     one, two = of_size(document, 1), of_size(document, 2)
