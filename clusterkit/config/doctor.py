@@ -373,7 +373,7 @@ def containers(machine: Machine) -> Iterator[Item]:
     """Yield each container runtime."""
     runtimes = {spec.container_runtime for spec in machine.settings.clusters.values()}
     for name, argv, fix in (
-        ("docker", ("docker", "version", "--format={{.Server.Version}}"), "docker info"),
+        ("docker", ("docker", "version", "--format={{.Server.Version}}"), None),
         ("apptainer", ("apptainer", "--version"), "apptainer --version"),
         ("enroot", ("enroot", "version"), "enroot version"),
     ):
@@ -382,10 +382,20 @@ def containers(machine: Machine) -> Iterator[Item]:
         if answer.ok:
             yield _item(name, answer.output.strip(), needed=needed)
         elif answer.found:
-            yield _item(name, answer.complaint, WARN, fix)
+            yield _item(name, answer.complaint, WARN, fix or _docker_fix(machine, answer.complaint))
         else:
             install = f"install {name}, or change container_runtime:" if needed else None
             yield _item(name, "not on PATH", MISSING, install, needed=needed)
+
+
+def _docker_fix(machine: Machine, complaint: str) -> str:
+    """Return the command that lets this user reach the Docker daemon."""
+    if "permission denied" in complaint.lower():
+        return "sudo usermod -aG docker $USER && newgrp docker"
+    if not re.search("connect|daemon", complaint):
+        return "docker info"
+    systemd = machine.run(("test", "-d", "/run/systemd/system")).ok  # as sd_booted(3) has it
+    return "sudo systemctl start docker" if systemd else "sudo service docker start"
 
 
 def configuration(machine: Machine) -> Iterator[Item]:

@@ -197,6 +197,26 @@ def test_gpus_and_agents_and_daemons(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "systemd", "fix"),
+    [
+        ("Cannot connect to the Docker daemon", True, "sudo systemctl start docker"),
+        ("failed to connect to the docker API", False, "sudo service docker start"),
+        (
+            "permission denied while trying to connect to the Docker daemon socket",
+            True,
+            "sudo usermod -aG docker $USER && newgrp docker",
+        ),
+        ("client version 1.52 is too new", True, "docker info"),
+    ],
+)
+def test_the_fix_of_docker_is_what_mends_it(
+    tmp_path: Path, said: str, systemd: bool, fix: str
+) -> None:
+    answers = {"docker": Answer(code=1, errors=said), "test -d": Answer(code=int(not systemd))}
+    assert _items(tmp_path, "", answers)["docker"].fix == fix
+
+
 def test_horovod_comes_as_the_wheel_that_we_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
