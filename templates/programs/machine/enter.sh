@@ -8,6 +8,11 @@ ck_refuse() { # TEXT [CODE]
   exit "${2:-2}"
 }
 
+ck_tool() { # NAME HINT: sets ck_found; the job's PATH may be that of its image, and ck_path is the node's
+  ck_found=$(type -P -- "$1") || ck_found=$(PATH=$ck_path type -P -- "$1") ||
+    ck_refuse "there is no $1, which leads into the $ck_runtime container of the job"$'\n'"hint: $2" 127
+}
+
 ck_marker=$1 ck_node=$2 ck_runtime=$3
 shift 3
 ck_here=${SLURMD_NODENAME:-$(uname -n)}
@@ -39,7 +44,7 @@ while read -r ck_one; do
 done < <(grep -lzsF "CK_JOB_UID=$ck_marker" /proc/[0-9]*/environ | cut -d/ -f3 | sort -n)
 ((ck_best > 0)) || ck_refuse "no process of the job runs here yet, or any more"
 
-ck_terminal=${TERM:-}
+ck_terminal=${TERM:-} ck_path=$PATH
 for ck_item in $(compgen -e); do unset "$ck_item" 2>/dev/null; done
 for ck_item in "${ck_variables[@]}"; do
   [[ ! ${ck_item%%=*} =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || export "${ck_item?}" 2>/dev/null
@@ -50,14 +55,16 @@ case $ck_runtime in
   docker | compose)
     ck_flags=(--interactive)
     [[ ! -t 0 || ! -t 1 ]] || ck_flags+=(--tty)
-    exec docker exec "${ck_flags[@]}" --workdir="$CK_WORKDIR" "$CK_CONTAINER" "$@"
+    ck_tool docker 'add its folder to PATH there, in ~/.bashrc, or have Docker installed; what the job prints: clusterkit logs'
+    exec "$ck_found" exec "${ck_flags[@]}" --workdir="$CK_WORKDIR" "$CK_CONTAINER" "$@"
     ;;
   ?*)
     ((ck_best & 4)) || ck_refuse "no process of the job is in its container yet"
     ck_flags=(--target="$ck_pid" --mount --wd)
     [[ $(readlink "/proc/$ck_pid/ns/user") == "$(readlink /proc/self/ns/user)" ]] ||
       ck_flags+=(--user --preserve-credentials)
-    exec nsenter "${ck_flags[@]}" -- "$@"
+    ck_tool nsenter 'have util-linux installed there, whose program it is; what the job prints: clusterkit logs'
+    exec "$ck_found" "${ck_flags[@]}" -- "$@"
     ;;
 esac
 cd -P "/proc/$ck_pid/cwd" || exit 2

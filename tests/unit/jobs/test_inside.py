@@ -114,6 +114,26 @@ class TestEnter:
             assert "bin\n" in shown
             assert not os.listdir(tmp_path / "image")  # noqa: PTH208 - seen from outside
 
+    @pytest.mark.parametrize(("runtime", "tool"), [("docker", "docker"), ("apptainer", "nsenter")])
+    def test_a_node_without_the_tool_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, tool: str
+    ) -> None:
+        for name in ("bash", "cut", "grep", "readlink", "sh", "sleep", "sort", "touch", "uname"):
+            (tmp_path / name).symlink_to(shutil.which(name) or name)
+        apart = [shutil.which("unshare") or "", "--user", "--map-current-user", "--mount"]
+        if runtime == "apptainer" and subprocess.run([*apart, "true"], check=False).returncode:
+            require("unshare")
+            pytest.skip("this machine allows no user namespaces")
+        before = apart if runtime == "apptainer" else []
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with process(tmp_path, *before, CK_JOB_UID=f"{RUN}:0", CK_WORKDIR="/", CK_CONTAINER="c"):
+            refused = enter("true", marker=f"{RUN}:0", node="n7", runtime=runtime)
+        said = (
+            f"n7: there is no {tool}, which leads into the {runtime} container of the job\nhint: "
+        )
+        assert refused.startswith(f"clusterkit: error: {said}")
+        assert refused.endswith("\nexit 127")
+
     def test_a_job_whose_container_is_not_there_yet_is_told(self, tmp_path: Path) -> None:
         with process(tmp_path, CK_JOB_UID=f"{RUN}:0"):
             assert "in its container yet" in enter("true", runtime="enroot")
