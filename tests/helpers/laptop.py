@@ -6,16 +6,19 @@ which the shared folder of the lab is empty. ssh gets to the head by the lab's p
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
 from tests.lab.layout import tool_path
 
@@ -32,6 +35,19 @@ clusters:
     run_dir: {runs}
     venv: {prefix}
 """
+_BEHIND = """\
+Host {jump} behind
+    User root
+    IdentityFile none
+    IdentityAgent {agent}
+    UserKnownHostsFile {known}
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+    BatchMode yes
+Host behind
+    HostName head
+    ProxyJump {jump}
+"""
 _ENTER = """
 mount --bind "$1" /etc/ssh/ssh_config && mount -t tmpfs none "$2" && cd "$3" || exit 99
 shift 3
@@ -47,6 +63,7 @@ class Laptop:
     home: Path
     folder: Path
     cluster: str
+    login: str = "head"
 
     def argv(self, *words: str) -> list[str]:
         """Return the command line that runs a command on the laptop."""
@@ -84,8 +101,37 @@ class Laptop:
         """Break the connection that its commands share."""
         socket = f"ControlPath={self.home}/.cache/clusterkit/ssh/%C"
         subprocess.run(
-            self.argv("ssh", "-o", socket, "-O", "exit", "head"), capture_output=True, check=False
+            self.argv("ssh", "-o", socket, "-O", "exit", self.login),
+            capture_output=True,
+            check=False,
         )
+
+    @contextmanager
+    def behind(self, jump: str) -> Iterator[Laptop]:
+        """Give it where only the host `jump` can be reached, and the key is an agent's alone."""
+        outside, agent = self.lab.ssh_config.read_text(), self.home / "agent"
+        proxy = re.search(rf"^Host {jump}\n +ProxyCommand .*\n", outside, re.MULTILINE)
+        assert proxy is not None
+        ssh = self.lab.layout.ssh
+        usual = (self.home / "ssh_config").read_text()
+        jumps = _BEHIND.format(jump=jump, agent=agent, known=ssh / "known_hosts")
+        (self.home / "ssh_config").write_text(proxy[0] + jumps)
+        config = self.folder / "clusterkit.yaml"
+        text = config.read_text()
+        config.write_text(text.replace("    login: head\n", "    login: behind\n"))
+        laptop = replace(self, login="behind")
+        with subprocess.Popen(["ssh-agent", "-D", "-a", agent], stdout=subprocess.DEVNULL) as keeps:
+            try:
+                await_true(agent.exists)
+                environment = {**os.environ, "SSH_AUTH_SOCK": str(agent)}
+                add = ["ssh-add", "-q", str(ssh / "id_ed25519")]
+                subprocess.run(add, check=True, env=environment)
+                yield laptop
+            finally:
+                laptop.cut()
+                keeps.terminate()
+                config.write_text(text)
+                (self.home / "ssh_config").write_text(usual)
 
 
 @contextmanager

@@ -87,7 +87,8 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
 
 
 def test_a_broken_connection_loses_nothing(laptop: Laptop) -> None:
-    words = ("--env", "STEPS=500", "--framework", "env", "train me.py")
+    """The job can be looked at by a jump host as well, and others measure beside it."""
+    words = ("--env", "STEPS=1200", "--framework", "env", "train me.py")
     with laptop.popen("submit", "--follow", *words) as follows:
         assert follows.stdout is not None
         assert follows.stderr is not None
@@ -108,11 +109,29 @@ def test_a_broken_connection_loses_nothing(laptop: Laptop) -> None:
         "exec", "latest", "--", "sh", "-c", 'cat; exit "$1"', "x", "7", given="a"
     )
     assert (inside.stdout, inside.returncode) == ("a", 7), inside.stderr
-    assert json.loads(laptop.clusterkit("status", "latest", "--json").stdout)["state"] == "running"
-    assert laptop.clusterkit("cancel", "latest").returncode == 0
-    waited = laptop.clusterkit("wait", "latest")
+    with laptop.behind("n3") as behind:
+        told = behind.clusterkit("status", "latest", "--json")
+    status = json.loads(told.stdout)
+    assert status["state"] == "running", told.stderr
+    job = status["job_id"]
+    _top_and_bench(laptop, job)
+    assert laptop.clusterkit("cancel", job).returncode == 0
+    waited = laptop.clusterkit("wait", job)
     assert (waited.returncode, "cancelled" in waited.stderr + waited.stdout) == (1, True)
-    assert "somebody cancelled the job" in laptop.clusterkit("diagnose", "latest").stdout
+    assert "somebody cancelled the job" in laptop.clusterkit("diagnose", job).stdout
+
+
+def _top_and_bench(laptop: Laptop, job: str) -> None:
+    """Look at the job that runs, and measure beside it."""
+    shown = laptop.clusterkit("top", job, "--once", "--json")
+    (node,) = json.loads(shown.stdout)["nodes"]
+    assert (shown.returncode, node["node"], node["problem"]) == (0, "n1", None), shown.stdout
+    assert 0 in [process["rank"] for process in node["processes"]], shown.stdout
+    words = ("--nodes", "2", "--gpus-per-node", "1", "--backend", "gloo", "--sizes", "1M:1M")
+    short = ("--iters", "2", "--preflight", "off")
+    measured = laptop.clusterkit("bench", "collectives", "--json", *words, *short)
+    found = json.loads(measured.stdout)
+    assert (measured.returncode, found["correct"]) == (0, True), measured.stderr
 
 
 def test_init_and_checks_ask_the_cluster(laptop: Laptop) -> None:
