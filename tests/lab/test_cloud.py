@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -23,7 +26,11 @@ from tests.lab.layout import write_changed
 pytestmark = pytest.mark.lab
 
 ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "2"))
-"""Moments at which each verb is killed."""
+CTRL_C, LOST = "Ctrl-C", "a lost session"
+WAYS = ("SIGKILL", "SIGTERM", "SIGHUP", CTRL_C, LOST)
+"""How a client is struck."""
+STRIKES = ROUNDS * len(WAYS) if ROUNDS > 2 else ROUNDS
+"""Moments at which each verb is struck: of few, each verb has other ways than the one before."""
 CLOUD = ("n3", "n4", "n5", "n6")
 CONFIG = """\
 default_cluster: cloud
@@ -42,7 +49,6 @@ CLUSTER = """\
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
 JOB = ("--framework", "env", "--gpus-per-node", "1", "--nodes", "2")
 CAPACITY = "(Code:InsufficientInstanceCapacity) Failure when resuming nodes"
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 SLOW_S, LEFT_S = 120, 90.0
 """How long a question takes by itself; how long until nothing of it is left once its client is:
 a step that SIGTERM met before it had begun is killed KillWait (10 s here) later."""
@@ -257,11 +263,12 @@ def test_a_killed_client_leaves_no_question(
         words = (*words, job)
     chance = random.Random(os.environ.get("CLUSTERKIT_FAULT_SEED"))
     try:
-        for turn in range(ROUNDS):
-            number, asks = SIGNALS[turn % len(SIGNALS)], bool(turn % 3)
+        first = [*KILLED].index(verb) * STRIKES
+        for turn in range(STRIKES):
+            way, asks = WAYS[(first + turn) % len(WAYS)], bool(turn % 3)
             delay_s = chance.uniform(0.0, 0.6 if asks else 2.0)
-            asking = _kill(desk, words, number, delay_s, asks=asks)
-            told = f"{verb} killed by {number.name} after {delay_s:.2f} s, {asking} srun"
+            asking = _kill(desk, words, way, delay_s, asks=asks)
+            told = f"{verb} struck by {way} after {delay_s:.2f} s, {asking} srun"
             print(f"{told}: clear after {_await_nothing(lab, told):.1f} s")
     finally:
         mine = lab.run("head", ["squeue", "--noheader", "--format=%A"]).stdout.split()
@@ -270,17 +277,15 @@ def test_a_killed_client_leaves_no_question(
     assert set(resumed()) <= {"n3", "n4"}  # a job that was handed over may have got them
 
 
-def _kill(
-    desk: Desk, words: tuple[str, ...], number: signal.Signals, delay_s: float, *, asks: bool
-) -> int:
-    """Start a client and kill it; return how many srun it had then.
+def _kill(desk: Desk, words: tuple[str, ...], way: str, delay_s: float, *, asks: bool) -> int:
+    """Start a client and strike it; return how many srun it had then.
 
     The delay counts from its start, or from its first srun where `asks`.
     """
     argv = [sys.executable, "-m", "clusterkit", *words]
     environment = desk.environment(**noting_srun(desk, SLOW_S=str(SLOW_S)))
     before = {process.pid for process in desk.lab.processes("head")}
-    with desk.lab.popen("head", argv, cwd=desk.folder, env=environment) as client:
+    with _started(desk, argv, environment, on_terminal=way == LOST) as (client, terminal):
         pids: list[int] = []
         while not pids and client.poll() is None:
             found = desk.lab.processes("head", f"-m clusterkit {words[0]}")
@@ -289,13 +294,44 @@ def _kill(
             time.sleep(0.01)
         time.sleep(delay_s)
         asking = len(desk.lab.processes("head", r"(^|/)srun "))
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+        if way == LOST:
+            os.close(terminal)
+        elif way == CTRL_C:  # meets its whole process group
+            with suppress(ProcessLookupError):
+                os.killpg(client.pid, signal.SIGINT)
+        else:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.Signals[way])
         client.communicate(timeout=240)
     return asking
+
+
+@contextmanager
+def _started(
+    desk: Desk, argv: list[str], environment: dict[str, str], *, on_terminal: bool
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Give a client, and the other end of the terminal that controls it, which the caller closes.
+
+    Without a terminal that is -1.
+    """
+    if not on_terminal:
+        with desk.lab.popen("head", argv, cwd=desk.folder, env=environment) as client:
+            yield client, -1
+        return
+    terminal, its = pty.openpty()
+    client = desk.lab.popen(
+        "head",
+        ["setsid", "--ctty", *argv],
+        cwd=desk.folder,
+        env=environment,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+    )
+    os.close(its)
+    with client:
+        yield client, terminal
 
 
 def _await_nothing(lab: Lab, told: str) -> float:
