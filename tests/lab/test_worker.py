@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,18 @@ def test_cancel_running_then_pending(cluster: Cluster) -> None:
     running = cluster.submit("echo on; sleep 300", directives={"cpus-per-task": "5"})
     await_true(started(running))
     pending = cluster.submit("echo never", directives={"cpus-per-task": "5"})
-    assert cluster.state(pending) == ("pending", None)
+    known: dict[str, Any] = {}
+
+    def foreseen() -> bool:
+        """Tell whether Slurm has planned when it starts: at the end of the other one."""
+        known.update(json.loads(cluster.ck("status", pending.run_id, "--json")[1]))
+        return known["expected_at"] is not None
+
+    await_true(foreseen)
+    assert (known["state"], known["reason"]) == ("pending", "Resources")
+    assert 0 < known["expected_at"] - time.time() < 400  # as Slurm rounds
+    shown = cluster.ck("status")[1].splitlines()
+    assert [line for line in shown if "pending" in line and "Resources" in line], shown
     assert cluster.ck("cancel", pending.run_id, running.run_id)[0] == 0
     assert cluster.state(pending) == ("cancelled", None)
     assert cluster.state(running) == ("cancelled", 143)
