@@ -174,14 +174,25 @@ def test_a_dry_run_asks_slurm_when_and_where_and_names_the_reservation_in_the_wa
     assert json.loads(listed.stdout)["jobs"] == []
 
 
-def test_a_snapshot_is_what_a_job_on_slurm_runs_and_no_later_edit(desk: Desk) -> None:
+def test_a_snapshot_is_what_a_job_on_slurm_runs_and_no_later_edit(lab: Lab) -> None:
+    """Watched while it waits, runs and ends, in a folder whose name Slurm or a shell may expand."""
+    desk = Desk.of(lab, f"#[1-2]{{a,b}} \u00fc-{os.getpid()}")
     desk.write("lib.py", "WORD = 'then'\n")
     script = desk.write(
         "train.py", "import os, lib\nprint(f'{lib.WORD} {os.getcwd()}\\n', end='')\n"
     )
     words = ("--framework", "env", "--nodes", "2", "--preflight", "off", "--snapshot")
-    job = desk.submit(*words, "--set", "sbatch.begin=now+3", script)
+    job = desk.submit(*words, "--set", "sbatch.begin=now+1hour", script)
     desk.write("lib.py", "WORD = 'now'\n")
-    assert desk.clusterkit("wait", job["job_id"]).returncode == 0
+    argv = [sys.executable, "-m", "clusterkit", "status", "--watch", job["job_id"]]
+    with lab.popen("head", argv, cwd=desk.folder, env=desk.environment()) as watch:
+        assert watch.stdout is not None
+        waits = list(iter(watch.stdout.readline, "  limit      10 min\n"))
+        lab.run("head", ["scontrol", "update", f"JobId={job['job_id']}", "StartTime=now"])
+        over, _ = watch.communicate(timeout=200)
+    assert "  pending: starts at a set time" in waits[0]
+    assert " so far; expected start " in waits[-1]
+    assert f"{job['job_id']}  succeeded\n" in over
+    assert watch.returncode == 0
     printed = desk.clusterkit("logs", job["job_id"]).stdout.splitlines()
     assert {line.partition("] ")[2] for line in printed} == {f"then {job['run_dir']}/code"}
