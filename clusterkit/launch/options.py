@@ -84,10 +84,12 @@ class JobOptions:
         "Maximum restarts after the time limit, preemption, or a lost or faulty node.",
         "3", "CountOrZero")] = None
     restarts: Annotated[int | None, Option("N",
-        "Maximum restarts after a failure on the nodes that the job has, without a queue.",
+        "Maximum restarts after a lost or faulty node (see --requeue-on), without a queue, on "
+        "the nodes that the job has.",
         "3", "CountOrZero")] = None
     requeue_on: Annotated[str | None, Option("hardware|failure",
-        "Failures of the script to restart after: those of hardware (default), or any.",
+        "Failures of the script to restart after: 'hardware', those of hardware (default), or "
+        "'failure', any.",
         "failure", "Failures")] = None
     spares: Annotated[int | None, Option("K",
         "Spare nodes, which replace failed ones when the job restarts.",

@@ -176,7 +176,7 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
             yield problem("negative", flag=flag, number=number)
     yield from _check_in_place(job, cluster)
     if job.requeue_on not in [*RequeueOn]:
-        yield problem("requeue-on", job, choices=" or ".join(RequeueOn))
+        yield problem("requeue-on", job)
     elif job.requeue_on == RequeueOn.FAILURE and job.max_nodes is not None:
         yield problem("requeue-on-elastic", job)
     elif job.requeue_on == RequeueOn.FAILURE and not again:

@@ -160,7 +160,7 @@ def test_after_which_failures_a_job_may_start_again() -> None:
     again = {"requeue": 1, "requeue_on": "failure"}
     assert plan().requeue_on is RequeueOn.HARDWARE
     assert plan(**again).requeue_on is RequeueOn.FAILURE
-    refused("no such choice", "--requeue-on hardware or failure", requeue_on="x", requeue=1)
+    refused("such choice", "failure (any failure), or hardware", requeue_on="any", requeue=1)
     refused("how often", "--requeue 1", requeue_on="failure")
     refused("an elastic job", max_nodes=4, **again)
 
