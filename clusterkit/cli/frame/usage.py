@@ -3,6 +3,7 @@
 `foreign_flags.tsv` has what people type out of habit, of other launchers and schedulers: commands
 (`verb`), and flags: `job` for verbs that start one, `sbatch` for what `--set` hands on (those
 without VALUE take none), a verb's own, `training` and `layout` for verbs that only ask about it.
+Flags stand there with dashes, and are found with underscores as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from clusterkit.core.errors import UserError
 
 _NO_VERB = re.compile("No such command '(.*)'\\.?")
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \(([^ )]+)")
+_NOT_THIS_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*is not a whole number")
+_TYPING_ERROR = 0.75
+_MOST_BEGUN = 3
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
 
 
@@ -34,27 +38,34 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
     hint = f"did you mean {guess}" if guess else None
     if option is not None and hasattr(error, "possibilities"):
         message = f"no such option: {option}"
-        hint = _option_hint(option, arguments, context, getattr(error, "possibilities", None) or ())
+        hint = _option_hint(option, arguments, context)
     path = context.command_path if context is not None else _path(arguments)
     verb = _NO_VERB.fullmatch(message)
     if verb is not None and path == "clusterkit":
         hint = verb_instead(verb[1]) or hint
     elif verb is not None:
         hint = _command_instead(path.removeprefix("clusterkit "), verb[1], path) or hint
-    extra = _TOO_MANY.match(message)
-    if extra is not None and path == "clusterkit report":
-        hint = f"clusterkit status {extra[1]} --usage, of one job"
-    if path == "clusterkit estimate" and message.startswith("Invalid value for '--gpus'"):
-        hint = "one number; leave it out to see the smallest that is enough"
-    if path == "clusterkit preflight" and message.startswith("Invalid value for '--nodes'"):
-        listed = _value_of("--nodes", arguments) or "LIST"
-        hint = f"a number; nodes by name: --hosts {quote(listed)}"
-    if extra is not None and path == "clusterkit shell":
-        hint = f"to run a command: clusterkit exec JOB -- {extra[1]}"
-    if message.startswith("Missing argument 'JOB"):
-        hint = f"{path} latest, or another of those that `clusterkit status` lists"
+    hint = _values_hint(message, path, arguments) or hint
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
+
+
+def _values_hint(message: str, path: str, arguments: Sequence[str]) -> str | None:
+    """Return what to type where words are missing, too many, or no numbers."""
+    extra = _TOO_MANY.match(message)
+    number = _NOT_THIS_NUMBER.match(message)
+    if extra is not None and path == "clusterkit report":
+        return f"clusterkit status {extra[1]} --usage, of one job"
+    if extra is not None and path == "clusterkit shell":
+        return f"to run a command: clusterkit exec JOB -- {extra[1]}"
+    if path == "clusterkit estimate" and message.startswith("Invalid value for '--gpus'"):
+        return "one number; leave it out to see the smallest that is enough"
+    if path == "clusterkit preflight" and message.startswith("Invalid value for '--nodes'"):
+        listed = _value_of("--nodes", arguments) or "LIST"
+        return f"a number; nodes by name: --hosts {quote(listed)}"
+    if message.startswith("Missing argument 'JOB"):
+        return f"{path} latest, or another of those that `clusterkit status` lists"
+    return f"a number behind it: {number[1]} 1" if number is not None else None
 
 
 def verb_instead(word: str) -> str | None:
@@ -115,16 +126,29 @@ def _read(
     return (argument[:2], argument[2:]) if glued else (argument, "")
 
 
-def _option_hint(
-    option: str, arguments: Sequence[str], context: Any, possibilities: Sequence[str]
-) -> str | None:
+def _option_hint(option: str, arguments: Sequence[str], context: Any) -> str | None:
     known = _options(context.command) if context is not None else {}
     instead = _ours(option, arguments, known)
     if instead is not None:
         return instead
     if context is not None and any(param.name == "command" for param in context.command.params):
         return f"{context.command_path} ... -- COMMAND, if {option} belongs to the command"
-    return f"did you mean {' or '.join(possibilities)}?" if possibilities else None
+    near = _near(option, known)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _near(option: str, known: Collection[str]) -> Sequence[str]:
+    """Return the `known` options that `option` begins, else the one of which it is a typing error.
+
+    Of options that are merely alike none was meant: `--user` is no `--cluster`.
+    """
+    word = option.lower().replace("_", "-")
+    if not word.startswith("--"):
+        return ()
+    begun = [name for name in known if name.startswith(word)]
+    letters = {name.lstrip("-"): name for name in known if name.startswith("--")}
+    alike = get_close_matches(word.lstrip("-"), letters, n=1, cutoff=_TYPING_ERROR)
+    return begun[:_MOST_BEGUN] or [letters[name] for name in alike]
 
 
 def _options(command: Any) -> Mapping[str, Any]:
@@ -140,7 +164,7 @@ def _has_value_behind(argument: str, options: Mapping[str, Any]) -> bool:
         if (takes_value := _takes_value(name)) is not None:
             return takes_value
         # It is read like the option that it resembles.
-        name = next(iter(get_close_matches(name, options, n=1)), name)
+        name = next(iter(_near(name, options)), name)
     return name in options and not getattr(options[name], "is_flag", True)
 
 
@@ -159,13 +183,19 @@ def _instead(asks: str) -> Mapping[str, tuple[str, str]]:
     rows = read_table(__file__, "foreign_flags.tsv")
     found = {}
     for row in rows:
-        if row["asks"] == asks:
+        if asks in row["asks"].split():
             found.update(dict.fromkeys(row["theirs"].split(), (row["ours"], row["remark"])))
     return found
 
 
+def _spelt(option: str) -> str:
+    """Return a flag as the table has it: torchrun and DeepSpeed take dashes and underscores."""
+    return option.replace("_", "-")
+
+
 def _takes_value(option: str) -> bool | None:
     """Tell whether a word follows this flag of theirs; None where it is none."""
+    option = _spelt(option)
     if option in _instead("job"):
         return True
     found = [_instead(asks).get(option) for asks in ("training", "layout", "sbatch")]
@@ -179,30 +209,35 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
     None where nothing is known of it, or where the verb, whose options are `known`, has no use
     for it.
     """
-    value = _value_of(option, arguments) if _takes_value(option) else None
+    typed, option = option, _spelt(option)
+    value = _value_of(typed, arguments) if _takes_value(option) else None
+    path = _path(arguments)
     for flag, asks in _DECIDES.items():
         if flag in known:
             other = _instead(asks).get(option)
-            return _filled(other[0], value) if other else None
-    own = _instead(_path(arguments).removeprefix("clusterkit ")).get(option)
-    if own is not None:
-        instead = _filled(own[0], _value_of(option, arguments))
-        return f"{instead} ({own[1]})" if own[1] else instead
+            return _hint(*other, value) if other else None
+    own = _instead(path.removeprefix("clusterkit ")).get(option)
+    if own is not None and _has(own[0], known):
+        return _hint(own[0].replace("VERB", path), own[1], _value_of(typed, arguments))
     if option in _instead("sbatch"):
-        instead, note = _instead("sbatch")[option]
+        instead, remark = _instead("sbatch")[option]
         instead = instead.replace("KEY", option[2:])
-        instead = instead.replace("VALUE", value) if value else instead
     elif option == "--gres" and value is not None and not value.startswith("gpu"):
-        instead, note = f"--set sbatch.gres={value}", ""
-    elif option in _instead("job"):
-        instead, note = _instead("job")[option]
-        instead = _filled(instead, value)
+        instead, remark = "--set sbatch.gres=VALUE", ""
     else:
-        return None
-    flag = instead.split(" ")[0]
-    if "--set" not in known or (flag.startswith("-") and flag not in known):
-        return None
-    return f"{instead} ({note})" if note else instead
+        instead, remark = _instead("job").get(option, ("", ""))
+    usable = instead and "--set" in known and _has(instead, known)
+    return _hint(instead, remark, value) if usable else None
+
+
+def _has(instead: str, known: Collection[str]) -> bool:
+    """Tell whether a verb with the options `known` takes what is to be typed instead."""
+    flag = instead.partition(" ")[0]
+    return not flag.startswith("-") or flag in {"--", *known}
+
+
+def _hint(instead: str, remark: str, value: str | None) -> str:
+    return _filled(instead, value) + (f" ({remark})" if remark else "")
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:
@@ -215,7 +250,7 @@ def _value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 def _filled(instead: str, value: str | None) -> str:
     """Put the user's value in the place of the capitals, a number where one is wanted."""
-    if value is None:
+    if value is None or (instead.endswith("=V") and "=" not in value):
         return instead
     if instead.endswith((" N", "zeroN")):
         number = re.search(r"(?<!\d)\d+(:\d+)?$", value)
