@@ -76,7 +76,7 @@ class Training:
 @pytest.mark.parametrize("cluster", ["rack", "lab"])
 def test_a_killed_rank_is_started_again(cluster: str, desk: Desk) -> None:
     words = ("--framework", "torchrun", "--nodes", "2:3", *QUICK)
-    job = Training(desk, cluster, *words, plain=cluster == "rack")
+    job = Training(desk, cluster, *words, plain=True)
     before = job.await_training(3)
     os.kill(job.rank("n2"), signal.SIGKILL)
     job.await_training(3, after=before)

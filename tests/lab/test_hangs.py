@@ -21,12 +21,10 @@ from tests.lab.test_jobs import wait_for_output
 pytestmark = [pytest.mark.lab]
 
 TRAIN = """
-import os, sys, time
+import time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-
-EVALUATION_S, STEPS = float(sys.argv[1]), int(sys.argv[2])
 
 class Numbers(Dataset):
     def __len__(self):
@@ -37,38 +35,31 @@ class Numbers(Dataset):
 
 dist.init_process_group("gloo")
 batches = iter(DataLoader(Numbers(), batch_size=1, num_workers=1, prefetch_factor=2))
-for step in range(STEPS):
+for step in range(100_000):
     total = next(batches)[0]
     dist.all_reduce(total)
     if dist.get_rank() == 0:
         print("step", step, "loss", float(total), flush=True)
     time.sleep(0.1)
-    if step % 40 == 30:
-        dist.barrier()
-        time.sleep(EVALUATION_S)
-print("ended", flush=True)
 """
 
+EVALUATES = """
+import os, time
 
-def submit(desk: Desk, cluster: str, *words: str, hang_after: int) -> dict[str, str]:
-    flags = (
-        "--cluster",
-        cluster,
-        "--framework",
-        "torchrun",
-        "--nodes",
-        "3",
-        "--gpus-per-node",
-        "1",
-    )
-    script = desk.write("train.py", TRAIN)
-    return desk.submit(*flags, "--hang-after", str(hang_after), script, *words)
+for step in range(130):
+    if os.environ["RANK"] == "0":
+        print("step", step, "loss 1.5", flush=True)
+    time.sleep(0.1)
+    if step % 40 == 30:
+        time.sleep(6)
+"""
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_whose_data_loader_was_stopped_is_named(lab: Lab, desk: Desk, cluster: str) -> None:
     require("torch", "py-spy")
-    submitted = submit(desk, cluster, "0", "100000", hang_after=8)
+    words = ("--framework", "torchrun", "--nodes", "3", "--gpus-per-node", "1", "--hang-after", "8")
+    submitted = desk.submit("--cluster", cluster, *words, desk.write("train.py", TRAIN))
     job, run = submitted["job_id"], RunFolder(Path(submitted["run_dir"]))
     try:
         wait_for_output(desk, job, "step 40 ")
@@ -107,9 +98,9 @@ def comm_of(pid: int) -> str | None:
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_evaluations_of_two_fifths_of_the_least_are_no_hang(desk: Desk, cluster: str) -> None:
     """As those of two minutes are, where the least is five."""
-    require("torch")
-    submitted = submit(desk, cluster, "6", "130", hang_after=15)
-    job, run = submitted["job_id"], RunFolder(Path(submitted["run_dir"]))
-    ended = desk.clusterkit("wait", job, "--json")
-    assert json.loads(ended.stdout)["state"] == "succeeded", ended
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1", "--hang-after", "15")
+    script = desk.write("evaluates.py", EVALUATES)
+    submitted = desk.submit("--cluster", cluster, *words, "--wait", script)
+    run = RunFolder(Path(submitted["run_dir"]))
+    assert submitted["state"] == "succeeded", submitted
     assert hangs.read_hang(run, 0) is None
