@@ -9,7 +9,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.node_results import read_results
 from clusterkit.executors.slurm.states import nodes_of
-from clusterkit.executors.ssh.states import read_agents
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.jobs.state.load import Job
 
 

@@ -13,8 +13,8 @@ from clusterkit.core.hosts.slots import hosts_of_allocation
 from clusterkit.core.model import ClusterSpec, JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import components_of, nodes_of
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.executors.ssh.layout import read_layout
-from clusterkit.executors.ssh.states import read_agents
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.preflight.hosts import LOCALHOST, hosts_of

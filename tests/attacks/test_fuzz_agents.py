@@ -20,9 +20,10 @@ from clusterkit.core.records import record_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import ask, fetch, states
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
-from clusterkit.executors.ssh.states import Life, read_agents, state_of
+from clusterkit.executors.ssh.states import Life, state_of
 from clusterkit.transport.probe import Output
 from clusterkit.transport.ssh.session import Talk
 from clusterkit.transport.sync.helper import Helper

@@ -18,7 +18,7 @@ from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors import executor_of
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.ssh.states import read_agents
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.jobs.find import find_run, list_runs, runs_of_others
 from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.start_queued import start_due

@@ -17,9 +17,10 @@ from clusterkit.core import files, processes
 from clusterkit.core.errors import RemoteError
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import agent, slots
+from clusterkit.executors.ssh.agent_files import NodeAgent
 from clusterkit.executors.ssh.layout import CHECK
 from clusterkit.executors.ssh.slots import SameMachine, SlotsBusy
-from clusterkit.executors.ssh.states import NodeAgent, order_to_end
+from clusterkit.executors.ssh.states import order_to_end
 from clusterkit.transport.sync.helper import Helper
 from tests.helpers.here import SessionHere
 

@@ -39,7 +39,7 @@ from clusterkit.executors.node.watch import say
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import slots
-from clusterkit.executors.ssh.inbox import AGENT
+from clusterkit.executors.ssh.agent_files import AGENT
 from clusterkit.executors.ssh.layout import (
     CHECK,
     HEARTBEAT_EVERY_S,

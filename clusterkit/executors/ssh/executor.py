@@ -25,6 +25,7 @@ from clusterkit.executors.base import (
 from clusterkit.executors.run import attempts, node_results, restarts, runfolder
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh.agent_files import job_id_of, read_agents
 from clusterkit.executors.ssh.layout import LAYOUT, SshLayout, read_layout, write_layout
 
 
@@ -104,16 +105,14 @@ class SshExecutor(Executor):
         self, runs: Mapping[RunFolder, Submission]
     ) -> Mapping[RunFolder, str | RemoteError | UserError]:
         """Return the job ids, which follow from the run ids, of runs that have node agents."""
-        from clusterkit.executors.ssh import states as ssh_states  # noqa: PLC0415
-
         found: dict[RunFolder, str | RemoteError | UserError] = {}
         for run in runs:
             try:
                 found.update((run, error) for error in _fetch(run).values())
             except UserError as error:
                 found[run] = error
-            if ssh_states.read_agents(run):
-                found[run] = ssh_states.job_id_of(run)
+            if read_agents(run):
+                found[run] = job_id_of(run)
         return found
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:

@@ -22,9 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from clusterkit.core import files, permissions
-from clusterkit.core.bounds import Attempt, ExitCode, Matching, Moment, NodeName, Pid, Rank, Within
+from clusterkit.core.bounds import Within
 from clusterkit.core.errors import RemoteError
-from clusterkit.core.model import JobState
 from clusterkit.core.records import record_of
 from clusterkit.transport.ssh.session import Nonsense
 from clusterkit.transport.sync.helper import Helper
@@ -224,34 +223,6 @@ def next_answer(helper: Helper) -> tuple[Piece | Done, bytes]:
     return found, helper.take(found.bytes) if isinstance(found, Piece) else b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFile:
-    """What stands in `keepers/RANK.json`: which process looks after the node."""
-
-    schema: int = 1
-    node: NodeName
-    attempt: Attempt
-    pid: Pid
-    start_time: Annotated[str, Matching("[0-9]{1,20}")]
-    """In clock ticks since the boot of the node."""
-    boot_id: Annotated[str, Matching("[0-9a-f-]{0,36}")]
-    slots: tuple[Rank, ...] = ()
-    began_at: Moment = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndFile:
-    """What stands in `ends/RANK.json`: how it has ended."""
-
-    schema: int = 1
-    node: NodeName = "-"
-    attempt: Attempt
-    state: JobState
-    exit_code: ExitCode | None
-    at: Moment = 0.0
-
-
-AGENT = re.compile(r"(?P<rank>[0-9]{1,5})\.json")
 RESULT = re.compile(r"node-(?P<rank>[0-9]{1,5})-attempt-(?P<attempt>[0-9]{1,7})\.json")
 ROUNDS = re.compile(r"rounds-(?P<attempt>[0-9]{1,7})\.jsonl")
 FAILURE = re.compile(r"(?P<attempt>[0-9]{1,7})\.json")

@@ -19,12 +19,11 @@ from clusterkit.core.shell import quote
 from clusterkit.executors.run import hangs, node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import inbox
+from clusterkit.executors.ssh.agent_files import AgentFile, EndFile
 from clusterkit.executors.ssh.inbox import (
     MIB,
     SMALL_MOST,
-    AgentFile,
     Done,
-    EndFile,
     Inbox,
     Piece,
     Sign,

@@ -15,6 +15,7 @@ from clusterkit.executors.base import CancelledEarlyError, Show, untold
 from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import fetch, send
+from clusterkit.executors.ssh.agent_files import job_id_of, read_agents
 from clusterkit.executors.ssh.ask import (
     NodesBusy,
     NodesRefuse,
@@ -24,7 +25,7 @@ from clusterkit.executors.ssh.ask import (
 )
 from clusterkit.executors.ssh.layout import SshLayout, write_layout
 from clusterkit.executors.ssh.slots import SlotsBusy
-from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_agents
+from clusterkit.executors.ssh.states import order_to_end
 from clusterkit.transport.ssh.session import Nonsense
 
 _END_S = 10.0

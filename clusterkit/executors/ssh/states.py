@@ -10,23 +10,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.model import ClusterSpec, JobState
-from clusterkit.core.records import record_of
 from clusterkit.core.shell import quote
 from clusterkit.executors.base import SchedulerState, state_without_processes
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import fetch
+from clusterkit.executors.ssh.agent_files import NodeAgent, read_agents
 from clusterkit.executors.ssh.ask import ask_nodes
-from clusterkit.executors.ssh.inbox import AGENT, AgentFile, EndFile, NotWritten
+from clusterkit.executors.ssh.inbox import NotWritten
 from clusterkit.executors.ssh.layout import HEARTBEAT_EVERY_S, LAYOUT, read_layout
 from clusterkit.executors.ssh.node_files import StillComing
 from clusterkit.transport.probe import first_line
@@ -50,54 +48,6 @@ class Life(StrEnum):
 
 
 _GONE = frozenset({Life.GONE, Life.REBOOTED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAgent(AgentFile):
-    """What stands in the files of one node agent."""
-
-    rank: int
-    ended_as: JobState | None = None
-    exit_code: int | None = None
-
-
-def job_id_of(run: RunFolder) -> str:
-    """Return the job id of a run over ssh."""
-    return f"ssh-{run.key}"
-
-
-def read_agents(run: RunFolder) -> tuple[NodeAgent, ...]:
-    """Return the node agents of a run in rank order; a file that cannot be read is left out.
-
-    So is one that others can write, and one of a node that the job never had: whoever wrote it
-    would have us ask, or end something on, a machine of their choice.
-    """
-    found = []
-    known = _nodes_of(run)
-    ended = runfolder.listed(run.ends)
-    for name in runfolder.listed(run.agents):
-        match = AGENT.fullmatch(name)
-        about = files.read_json(run.agents / name, own=True) if match else None
-        if match is None or about is None:
-            continue
-        last = files.read_json(run.ends / name, own=True) if name in ended else None
-        end = record_of(EndFile, last)
-        if end is not None and end.attempt == about.get("attempt"):  # else of the attempt before
-            how: dict[str, Any] = {"ended_as": end.state, "exit_code": end.exit_code}
-        else:
-            how = {"ended_as": None, "exit_code": None}
-        agent = record_of(NodeAgent, {**about, **how, "rank": int(match["rank"])})
-        if agent is not None and (known is None or agent.node in known):
-            found.append(agent)
-    return tuple(sorted(found, key=lambda agent: agent.rank))
-
-
-def _nodes_of(run: RunFolder) -> frozenset[str] | None:
-    """Return the nodes that the job has or may have had; None where nobody can tell."""
-    with suppress(UserError):
-        layout = read_layout(run)
-        return frozenset((*layout.names, *layout.spares))
-    return None
 
 
 def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgent, Life]:

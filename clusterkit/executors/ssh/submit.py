@@ -21,9 +21,9 @@ from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import start
+from clusterkit.executors.ssh.agent_files import job_id_of
 from clusterkit.executors.ssh.ask import NodesBusy
 from clusterkit.executors.ssh.layout import SshLayout
-from clusterkit.executors.ssh.states import job_id_of
 from clusterkit.executors.submitit_job import RUNS, RunJob
 
 _FUNCTION = "clusterkit.executors.ssh.function"

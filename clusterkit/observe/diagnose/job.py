@@ -65,7 +65,7 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
 
 def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     """Diagnose a job whose logs are here."""
-    # Knows ssh, for stacks; whoever reads files, as each node after a failure, has no use for that.
+    # Loads what runs on nodes; who reads files, as each node after a failure, has no use for that.
     from clusterkit.observe.diagnose.facts import known_of  # noqa: PLC0415
 
     known, sources, missing = known_of(job)

@@ -18,7 +18,6 @@ from clusterkit.core import files
 from clusterkit.core.records import object_of, text_of
 from clusterkit.executors.run.hangs import read_kept, stacks_file, stacks_script
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.nodes import of_job
 from clusterkit.jobs.state.load import Job
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.transport.base import Reply
@@ -91,6 +90,8 @@ def take_stacks(job: Job) -> Stacks:
         UserError: the job does not run.
         RemoteError: its nodes cannot be asked at all.
     """
+    from clusterkit.jobs.nodes import of_job  # noqa: PLC0415 - knows ssh, and all of preflight
+
     job.run.require_own("look into its processes")
     subject = of_job(job, None)
     plan = files.read_json(job.run.plan) or {}

@@ -79,9 +79,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_plugin_loads_nothing_of_ssh() -> None:
-    look = f"print(sorted(set({SLOW}) & {{*sys.modules}}))"
-    code = f"import sys, clusterkit.executors.ssh.submitit; {look}"
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("clusterkit.executors.ssh.submitit", SLOW),
+        ("clusterkit.executors.ssh.agent", SLOW[:-1]),
+        ("clusterkit.cli.jobs.logs", SLOW[:3]),
+        ("clusterkit.observe.diagnose.facts", SLOW[:3]),
+    ],
+)
+def test_who_reads_files_of_a_job_loads_nothing_of_ssh(module: str, slow: tuple[str, ...]) -> None:
+    """The plugin, the agent on each node, and verbs of jobs that are not over ssh."""
+    look = f"print(sorted(set({slow}) & {{*sys.modules}}))"
+    code = f"import sys, {module}; {look}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -20,9 +20,10 @@ from clusterkit.executors.run import node_results, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission, write_submission
 from clusterkit.executors.ssh import fetch, submit
 from clusterkit.executors.ssh import states as ssh_runs
+from clusterkit.executors.ssh.agent_files import NodeAgent, read_agents
 from clusterkit.executors.ssh.layout import LAYOUT, read_layout, write_layout
 from clusterkit.executors.ssh.start import layout_of
-from clusterkit.executors.ssh.states import Life, NodeAgent, read_agents, state_of
+from clusterkit.executors.ssh.states import Life, state_of
 from clusterkit.jobs.state.load import load_jobs
 from tests.helpers.plans import make_cluster, make_plan
 

@@ -23,13 +23,13 @@ from clusterkit.core.model import (
 )
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.executors.ssh.ask import NodesBusy, refused
 from clusterkit.executors.ssh.fetch import decide_first_failure, settle
 from clusterkit.executors.ssh.inbox import relative
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
 from clusterkit.executors.ssh.slots import SlotsBusy
-from clusterkit.executors.ssh.states import read_agents
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from tests.helpers.here import SessionHere
