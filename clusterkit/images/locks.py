@@ -143,12 +143,8 @@ def resolve(
             f"and this is Python {here} on {platform.system()}",
             hint=f"run it in a container: docker run -it --rm python:{MATRIX['python']} bash",
         )
-    below: dict[str, str] = {}
-    for known in lineage(image)[:-1]:
-        below |= read_lock(lock_path(known, variant, on))
-    first = lock_path(image, variant, PLATFORMS[0])
-    other = first != lock_path(image, variant, on) and first.exists()
-    chosen = {**below, **(read_lock(first) if other else {})}
+    below = _below(image, variant, on)
+    chosen = {**versions_elsewhere(image, variant, on), **below}
     needed = [line for known in lineage(image) for line in requirements(known, variant)]
     found = _ask_pip(needed, chosen, _MACHINES[find_platform(on)], pip_conf)
     pins = sorted((pin for pin in found if pin.name not in below), key=lambda pin: pin.name)
@@ -161,6 +157,24 @@ def resolve(
             f"{again} --pip-conf FILE",
         )
     return tuple(pins)
+
+
+def versions_elsewhere(image: Image, variant: Variant, on: str | None = None) -> Mapping[str, str]:
+    """Return what the lock on the first platform has; nothing there, or where it has none.
+
+    Without local parts: what is 2.13.0+cpu on one platform may be 2.13.0 on another.
+    """
+    first = lock_path(image, variant, PLATFORMS[0])
+    if first == lock_path(image, variant, on) or not first.exists():
+        return {}
+    return {name: version.partition("+")[0] for name, version in read_lock(first).items()}
+
+
+def _below(image: Image, variant: Variant, on: str | None) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for known in lineage(image)[:-1]:
+        found |= read_lock(lock_path(known, variant, on))
+    return found
 
 
 def pip_settings(pip_conf: Path | None) -> Mapping[str, str]:

@@ -35,7 +35,14 @@ from clusterkit.images.catalogue import (
     read_name,
 )
 from clusterkit.images.health import OLDEST_DRIVER
-from clusterkit.images.locks import SOURCE, lock_path, pip_settings, read_lock, requirements
+from clusterkit.images.locks import (
+    SOURCE,
+    lock_path,
+    pip_settings,
+    read_lock,
+    requirements,
+    versions_elsewhere,
+)
 from clusterkit.images.recipe import (
     BuildOptions,
     Context,
@@ -286,6 +293,14 @@ def test_another_platform_has_the_same_versions_by_other_hashes() -> None:
         first = path.with_name(path.name.replace("-arm64", ""))
         assert read_lock(path) == read_lock(first), path
         assert "aarch64" in path.read_text().splitlines()[1]
+
+
+def test_a_lock_of_another_platform_asks_for_versions_without_the_name_of_a_build() -> None:
+    found = versions_elsewhere(IMAGES["torch"], Variant.CPU, ARM64)
+    assert found["torch"] == MATRIX["torch"]
+    assert read_lock(lock_path(IMAGES["torch"], Variant.CPU, AMD64))["torch"].endswith("+cpu")
+    assert versions_elsewhere(IMAGES["torch"], Variant.CPU, AMD64) == {}
+    assert versions_elsewhere(IMAGES["torch"], Variant.ROCM, ARM64) == {}
 
 
 def test_on_arm64_images_are_built_as_those_for_cpus_here_but_for_what_is_locked() -> None:
