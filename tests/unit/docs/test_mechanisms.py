@@ -55,6 +55,13 @@ def test_the_page_lists_each_framework_with_an_example() -> None:
     assert {cell for row in listed for cell in row[2:]} == {"trains", "adds", "runs"}
 
 
+def test_examples_are_listed_and_can_be_read_at_a_glance() -> None:
+    page = (ROOT / "examples" / "README.md").read_text()
+    for path in (ROOT / "examples").glob("t*.py"):
+        assert f"| [{path.name}]({path.name}) |" in page
+        assert len(path.read_text().splitlines()) <= 155, path
+
+
 def test_each_cell_of_the_frameworks_is_a_test_of_its_own() -> None:
     rows = list(read_table(TESTS / "mechanisms.tsv"))
     tested = {(row["mechanism"], row["where"]): row["test"] for row in rows if row["test"] != "-"}

@@ -85,6 +85,17 @@ def test_too_few_steps_measure_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_profiled_run_leaves_a_trace_of_each_rank(tmp_path: Path) -> None:
+    """What `bench scaling` points to where it knows no cause."""
+    with train("--steps", "10", "--profile", str(tmp_path / "traces")) as run:
+        said = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, said
+    for rank in (0, 1):
+        trace = json.loads((tmp_path / "traces" / f"rank-{rank}.json").read_text())
+        names = {event.get("name") for event in trace["traceEvents"]}
+        assert {"DistributedDataParallel.forward", "ProfilerStep#6"} <= names
+
+
 def test_adasum_without_mpi_is_refused_also_by_a_horovod_with_nccl() -> None:
     pytest.importorskip("horovod")
     pretend = "import horovod.torch as hvd, runpy; hvd.nccl_built = lambda: 22708"
