@@ -11,10 +11,11 @@ from typing import Any
 
 import typer
 
-from clusterkit.cli.frame.main import VERBS, app
+from clusterkit.cli.frame.main import PANELS, VERBS, app
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _HEAD = ("option", "meaning")
+_VERBS = ("verb", "what it does")
 
 
 @cache
@@ -42,15 +43,15 @@ def pages(root: Path) -> Iterator[Page]:
 
 def _index(every: Mapping[str, Any]) -> str:
     whole: Any = typer.main.get_command(app)
-    rows = (
-        (f"[`{words}`](#cli-{_slug(words)})", prose(_first_line(command)))
-        for words, command in every.items()
-    )
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for words, command in every.items():
+        row = (f"[`{words}`](#cli-{_slug(words)})", prose(_first_line(command)))
+        panels.setdefault(PANELS[words.split()[0]], []).append(row)
     return blocks(
         "# Command line",
         "Every verb with every flag, from the program itself. `clusterkit VERB --help` says the "
         "same.",
-        table(("verb", "what it does"), rows),
+        *(blocks(f"## {name}", table(_VERBS, rows)) for name, rows in panels.items()),
         "## For all verbs",
         _options(whole),
         "Every verb takes `--json`: [one document on stdout](../json.md), everything else on "

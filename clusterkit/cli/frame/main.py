@@ -31,8 +31,9 @@ from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.version import __version__
 
 _TABLE = [*read_table(__file__, "verbs.tsv")]
-VERBS = {row["verb"]: row["module"] for row in _TABLE}
-"""Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
+VERBS = {row["verb"]: row["module"] for row in _TABLE if row["module"]}
+"""Each verb and its module below `clusterkit.cli`, in the order of the help."""
+PANELS = {row["verb"]: row["panel"] for row in _TABLE if row["panel"]}
 
 _EXAMPLES = {row["verb"]: row["example"] for row in _TABLE}
 _RELAYED = {row["verb"]: row["relayed"] for row in _TABLE if row["relayed"]}
@@ -110,8 +111,11 @@ def command_of(name: str) -> Any:
         verb = getattr(module, attribute, None) or getattr(module, f"{attribute}_")
         app.command(name, context_settings=settings)(verb)
     command = typer.main.get_command(app)
-    command.name = name
+    command.name, command.rich_help_panel = name, PANELS[name]
     command.epilog = f"Example: {_EXAMPLES[name]}"
+    for below, one in getattr(command, "commands", {}).items():
+        if not one.hidden:
+            one.epilog = f"Example: {_EXAMPLES[f'{name} {below}']}"
     return command
 
 
@@ -119,7 +123,9 @@ def _unloadable(name: str, error: ImportError) -> Any:
     """Return what stands for a verb in the list of all where its module cannot be loaded."""
     app = typer.Typer(add_completion=False)
     app.command(name, help=f"Cannot be loaded: {error}.")(lambda: None)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    command.rich_help_panel = PANELS[name]  # type: ignore[attr-defined]
+    return command
 
 
 def _print_version(requested: bool) -> None:

@@ -18,7 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.main import VERBS, app
+from clusterkit.cli.frame.main import PANELS, VERBS, app
 from clusterkit.launch.frameworks import builtin_names
 from tests.helpers.command_line import typed_in
 
@@ -28,7 +28,7 @@ def _pages() -> Iterator[tuple[str, ...]]:
     for verb in VERBS:
         yield (verb,)
         below: dict[str, Any] = getattr(verbs.get_command(None, verb), "commands", {})
-        yield from ((verb, name) for name in below)
+        yield from ((verb, name) for name, one in below.items() if not one.hidden)
 
 
 @pytest.mark.parametrize("words", list(_pages()), ids=" ".join)
@@ -63,36 +63,47 @@ def test_a_reader_of_help_who_has_seen_enough_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def _example(verb: str) -> tuple[Any, list[str]]:
+def _example(words: tuple[str, ...]) -> tuple[Any, list[str]]:
     """Return the command of which an example stands below the help of a verb, and its arguments."""
-    commands: Any = typer.main.get_command(app)
-    command = commands.get_command(None, verb)
-    said, *words = shlex.split(command.epilog.partition("Example: ")[2])
-    assert (said, words.pop(0)) == ("clusterkit", verb)
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.get_command(None, word)
+    said, *typed = shlex.split(command.epilog.partition("Example: ")[2])
+    assert (said, *typed[: len(words)]) == ("clusterkit", *words)
+    typed = typed[len(words) :]
     if hasattr(command, "commands"):
-        command = command.get_command(None, words.pop(0))
-    return command, words
+        command = command.get_command(None, typed.pop(0))
+    return command, typed
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_its_example_can_be_typed(verb: str) -> None:
-    command, words = _example(verb)
-    with command.make_context(verb, words):
+@pytest.mark.parametrize("words", list(_pages()), ids=" ".join)
+def test_its_example_can_be_typed(words: tuple[str, ...]) -> None:
+    command, arguments = _example(words)
+    with command.make_context(words[-1], arguments):
         pass  # it refuses none of them
 
 
-@pytest.mark.parametrize("verb", VERBS)
+def test_verbs_stand_in_panels_by_what_one_is_about_to_do(tmp_path: Path) -> None:
+    shown = typed_in(tmp_path, "--help").stdout
+    named = [line.strip("╭─╮ ") for line in shown.splitlines() if line.startswith("╭─")]
+    assert named == ["Options", *dict.fromkeys(PANELS.values())]
+    assert "Commands" not in named
+    assert PANELS.keys() == VERBS.keys()
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", list(_pages()), ids=" ".join)
 def test_no_verb_shows_progress_beside_a_document(
-    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, words = _example(verb)
+    command, arguments = _example(words)
     if not any("--json" in param.opts for param in command.params):
-        assert verb in {"shell", "forward", "rerun"}, "of rerun it is a flag of submit"
+        assert words[0] in {"shell", "forward", "rerun"}, "of rerun it is a flag of submit"
         return
     monkeypatch.setattr(console, "_PLAIN_EVERY_S", 0.0)
 
     def shown(*more: str) -> str:
-        with command.make_context(verb, [*more, *words]), console.counting(2) as counted:
+        with command.make_context(words[-1], [*more, *arguments]), console.counting(2) as counted:
             counted(None)
             console.progress_note("one line that stays")
         return capsys.readouterr().err
