@@ -88,6 +88,11 @@ class _Verb(ModuleType):
     def __signature__(self) -> Any:
         return self._function.__signature__
 
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """What `help` shows."""
+        return str(self._function.__doc__)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 

@@ -6,13 +6,16 @@ import dataclasses
 import html
 import inspect
 import os
+import re
+import textwrap
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from clusterkit.launch.jobfile import checked_values
-from clusterkit.launch.options import JobOptions
+from clusterkit.launch.option_rows import Option, rows_of
+from clusterkit.launch.options import JobOptions, job_options
 
 P = ParamSpec("P")
 W = TypeVar("W")
@@ -20,7 +23,10 @@ R = TypeVar("R")
 
 
 def takes(make_options: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]:
-    """Give a function of one `Words` the arguments from which a `Words` is made."""
+    """Give a function of one `Words` the arguments from which a `Words` is made.
+
+    Its docstring describes them by the help of the flags, between its own text and `Raises:`.
+    """
 
     def decorate(function: Callable[[W], R]) -> Callable[P, R]:
         hints = typing.get_type_hints(make_options)
@@ -38,7 +44,8 @@ def takes(make_options: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable
             return function(make_options(*args, **kwargs))
 
         called.__name__ = called.__qualname__ = function.__name__
-        called.__doc__, called.__module__ = function.__doc__, function.__module__
+        called.__doc__ = _with_arguments(function.__doc__ or "", make_options)
+        called.__module__ = function.__module__
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__annotations__ = {}  # some readers would take those above for the signature's
         return called
@@ -46,13 +53,43 @@ def takes(make_options: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable
     return decorate
 
 
+def _with_arguments(text: str, table: Any) -> str:
+    about, raises, errors = inspect.cleandoc(text).partition("\nRaises:")
+    listed = job_options() if issubclass(table, JobOptions) else {}  # it names the frameworks
+    described = (
+        textwrap.fill(
+            f"{name}: {_REPEATED.sub('', listed.get(name, row).option.help)}",
+            width=88,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+            break_on_hyphens=False,
+        )
+        for name, row in rows_of(table).items()
+    )
+    return "\n".join((f"{about}\nArgs:", *described, f"{raises}{errors}"))
+
+
+_REPEATED = re.compile("[;,] repeatable(?=[.,])")
+"""What only the command line has to know of its flags."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RenderOptions(JobOptions):
     """A job, and which of its files to render."""
 
     _: dataclasses.KW_ONLY
-    only: str | Sequence[str] = ()
-    service: str | None = None
+    only: Annotated[
+        str | Sequence[str],
+        Option("KIND", "Kinds of files, instead of all: sbatch, hostfile, compose, node, config."),
+    ] = ()
+    service: Annotated[
+        str | None,
+        Option(
+            "NAME",
+            "Managed service that runs the node script: sagemaker, vertex, azureml, runpod or "
+            "kubernetes.",
+        ),
+    ] = None
 
 
 def given(options: JobOptions) -> Mapping[str, Any]:

@@ -38,7 +38,8 @@ class Diagnosed:
 def diagnose(job: str | JobHandle = "latest") -> Diagnosed:
     """Say why a job failed, from the logs of all its ranks: what happened, where, what to do.
 
-    `job` is what `submit` returned, or a word as of `find_job`.
+    Args:
+        job: What `submit` returned, or a word as of `find_job`.
 
     Raises:
         UserError: there is no such job, or several.

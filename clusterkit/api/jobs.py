@@ -67,11 +67,21 @@ class JobHandle:
         return versioned(full_document_of(job))
 
     def logs(self, node: int | None = None, *, tail: int | None = None) -> str:
-        """Return what the nodes have printed so far, or one of them; its last lines, or all."""
+        """Return what the nodes have printed so far.
+
+        Args:
+            node: The number of one node in the job, instead of all.
+            tail: How many of the last lines, instead of all.
+        """
         return "".join(read_logs(self.run, node, tail=tail))
 
     def follow(self, node: int | None = None, *, tail: int | None = None) -> Iterator[str]:
-        """Yield what the nodes print, some lines at a time, until the job is over."""
+        """Yield what the nodes print, some lines at a time, until the job is over.
+
+        Args:
+            node: The number of one node in the job, instead of all.
+            tail: How many of the lines that were printed before, instead of all.
+        """
         return follow(self.run, node, tail=tail)
 
     def cancel(self) -> dict[str, Any]:
@@ -124,7 +134,11 @@ class Rendered:
         return texts[name]
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
-        """Write the files into a folder, as `clusterkit render --output` does."""
+        """Write the files, as `clusterkit render --output` does.
+
+        Args:
+            folder: Where to; it is made where it is missing.
+        """
         return tuple(write_files(self.files, Path(folder)))
 
     def __repr__(self) -> str:
@@ -162,8 +176,7 @@ def submit(options: SubmitOptions) -> JobHandle:
 def render(options: RenderOptions) -> Rendered:
     """Return the files that would run, as `clusterkit render` writes them.
 
-    Arguments are those of `submit` that describe the job; `only` names some of the kinds sbatch,
-    hostfile, compose, node and config, `service` a managed service that runs the node script.
+    Arguments are those of `submit` that describe the job, and which of its files are wanted.
 
     Raises:
         UserError: what is asked for is wrong.
@@ -175,7 +188,10 @@ def render(options: RenderOptions) -> Rendered:
 
 
 def find_job(word: str) -> JobHandle:
-    """Return a job that was submitted before: by its id, its name, its run folder, or `latest`.
+    """Return a job that was submitted before.
+
+    Args:
+        word: Its id, its name, its run folder, or `latest`.
 
     Raises:
         UserError: there is none, or several.

@@ -57,7 +57,11 @@ class Preflight:
         return self.report.findings
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Keep the answers of the nodes in a new folder, for `preflight(replay=...)`."""
+        """Keep the answers of the nodes, for `preflight(replay=...)`.
+
+        Args:
+            folder: A new one.
+        """
         prepare_folder(Path(folder))
         write_bundle(Path(folder), self.bundle)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -72,6 +73,20 @@ def test_import_loads_nothing_before_it_is_asked_for() -> None:
 @pytest.mark.parametrize("name", clusterkit.__all__)
 def test_all_that_is_offered_is_there(name: str) -> None:
     assert getattr(clusterkit, name).__doc__
+
+
+@pytest.mark.parametrize("name", clusterkit.__all__)
+def test_help_describes_every_argument(name: str) -> None:
+    offered = getattr(clusterkit, name)
+    whole = {} if not inspect.isclass(offered) else vars(offered)
+    methods = [m for n, m in whole.items() if inspect.isfunction(m) and not n.startswith("_")]
+    for each in methods or ([] if inspect.isclass(offered) else [offered]):
+        text = inspect.getdoc(each) or ""
+        described = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+        for argument in inspect.signature(each).parameters:
+            assert argument == "self" or re.search(rf"(?m)^    {argument}: \S", described), text
+        assert not re.search("repeatable|[{}]", described)
+        assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", ["estimate", "preflight", "render", "submit"])
