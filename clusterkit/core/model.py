@@ -525,6 +525,8 @@ class NodeResult:
     among: str | None = None
     """All nodes of the attempt as a hostlist where the scheduler ended it; of nodes that lost each
     other, those of which any may be to blame."""
+    driver: str | None = None
+    """Name and version of the driver of the node's GPUs, where it has some."""
 
     @property
     def found(self) -> str | None:

@@ -89,7 +89,8 @@ def rerun(
     console.note(f"in {folder}: {shlex.join(['clusterkit', *config, 'submit', *argv])}")
     then = files.read_json(run.path / provenance.FILE)
     if then is not None:
-        console.note(*provenance.changes(then, provenance.provenance_of(folder)))
+        now = provenance.provenance_of(folder, text_of(then, "packages_of"))
+        console.note(*provenance.changes(then, now))
     sys.argv = [sys.argv[0], *config, "submit", *argv]  # what the new job remembers
     with command.make_context("submit", argv, parent=context.parent) as submitting:
         command.invoke(submitting)

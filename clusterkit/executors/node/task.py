@@ -17,6 +17,7 @@ from clusterkit.core.model import NodeResult, OnHang, RequeueOn, Runtime
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node import notices
 from clusterkit.executors.node.coordinator import in_touch
+from clusterkit.executors.node.driver import gpu_driver
 from clusterkit.executors.node.ending import tell_on_slurm
 from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.hang import HangWatch
@@ -80,6 +81,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
             exit_code=UNHEALTHY,
             started_at=started_at,
             ended_at=started_at,
+            driver=gpu_driver(),
         )
         result = _result_of(run, me, timeouts, result, since=since)
     ended_by_others = result.reason in node_results.TOLD_TO_END

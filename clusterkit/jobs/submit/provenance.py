@@ -1,24 +1,28 @@
 """From what a job was started: the commit, what was not committed, the packages, and the driver.
 
-It stands as `provenance.json` in the run folder, with NCCL's wheel among the packages. That is of
-this machine; of the nodes, `preflight.json` has the versions of driver and NCCL.
+It stands as `provenance.json` in the run folder, with NCCL's wheel among the packages: those of the
+Python that the job runs, where that is known here, or of this one. The driver is that of this
+machine; that of each node is in its result.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterkit.config.sources import expand_home
 from clusterkit.core import files
 from clusterkit.core.commands import run_command
+from clusterkit.core.model import LaunchPlan
 from clusterkit.core.records import text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.core.version import __version__
+from clusterkit.executors.node.driver import gpu_driver
 from clusterkit.executors.run.runfolder import RunFolder
 
 FILE = "provenance.json"
@@ -33,8 +37,8 @@ _OF_CODE = ("commit", "diff", "diff_cut")
 _MOST_DIFF = 1 << 20
 """Characters of what is not committed."""
 _TIMEOUT_S = 5.0
-_DRIVERS = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"))
-"""The version of a module, by the kernel (Linux, Documentation/ABI/stable/sysfs-module)."""
+_ITS_PATH = "import sys; print('.'.join(map(str, sys.version_info[:3])), *sys.path, sep='\\n')"
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){2}")
 _DIST_INFO = re.compile(r"(?P<name>[A-Za-z0-9._]+)-(?P<version>[^-]+)\.(?:dist|egg)-info")
 _SHOWN = 5
 # A folder's own settings may have git start programs: what shows a diff, what watches files.
@@ -47,20 +51,30 @@ _DIFF = (
 )
 
 
-def provenance_of(folder: Path) -> dict[str, Any]:
-    """Return from what a job in `folder` is started.
+def job_python(plan: LaunchPlan) -> str | None:
+    """Return the Python of a job, where that is known here: the nodes see it too, and in no image.
+
+    Setup lines may put another one on PATH, but change nothing of a path.
+    """
+    cluster = plan.cluster
+    python = cluster.python or "python3"
+    apart = cluster.kind.lists_hosts and not cluster.shared_filesystem
+    varies = "/" not in python and bool(cluster.modules or cluster.setup)
+    return None if plan.container or apart or varies else shutil.which(str(expand_home(python)))
+
+
+def provenance_of(folder: Path, python: str | None = None) -> dict[str, Any]:
+    """Return from what a job in `folder` is started: that runs `python`, or this one.
 
     `driver` is there where this machine has one of GPUs, `commit` and `diff` where git tells them.
     """
     document: dict[str, Any] = {
         "folder": str(folder),
         "clusterkit": __version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "packages": _packages(),
+        **_of_python(python),
     }
-    for path in _DRIVERS:
-        with suppress(OSError):
-            document["driver"] = f"{path.parent.name} {path.read_text().strip()}"
+    if (driver := gpu_driver()) is not None:
+        document["driver"] = driver
     copy, told = _copy_around(folder)
     if copy is not None:
         return document | {key: told[key] for key in _OF_CODE if key in told}
@@ -140,12 +154,27 @@ def _pairs(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, version) for name, _, version in found]
 
 
-def _packages() -> list[str]:
-    """Return `NAME==VERSION` of what this Python can import, as its folders are called."""
+def _of_python(python: str | None) -> dict[str, Any]:
+    """Return the version, the packages and the path of a Python; of this one where it tells none.
+
+    Another is started for its path alone, some 20 ms.
+    """
+    version, path = ".".join(map(str, sys.version_info[:3])), sys.path
+    if python is None or python == sys.executable:
+        return {"python": version, "packages": _packages(path), "packages_of": sys.executable}
+    answer = run_command([python, "-c", _ITS_PATH], timeout_s=_TIMEOUT_S)
+    version, *path = answer.output.splitlines() if answer.ok else ("",)
+    if not _VERSION.fullmatch(version):
+        return _of_python(None)
+    return {"python": version, "packages": _packages(path), "packages_of": python}
+
+
+def _packages(places: Sequence[str]) -> list[str]:
+    """Return `NAME==VERSION` of what can be imported from there, as its folders are called."""
     found: dict[str, str] = {}
-    for place in sys.path:
+    for place in filter(None, places):
         try:
-            names = [path.name for path in Path(place or ".").iterdir()]
+            names = [path.name for path in Path(place).iterdir()]
         except OSError:  # a zip file, or a folder that is missing
             continue
         for match in filter(None, map(_DIST_INFO.fullmatch, names)):

@@ -160,7 +160,8 @@ def check(prepared: Prepared, callbacks: SubmitCallbacks) -> Passed:
     if passed.without:
         boots = check_limits(passed.plan)
     passed = dataclasses.replace(passed, boots=boots and not _forbids(prepared.request))
-    noted = {provenance.FILE: provenance.provenance_of(Path.cwd())}
+    job_python = provenance.job_python(passed.plan)
+    noted = {provenance.FILE: provenance.provenance_of(Path.cwd(), job_python)}
     passed = dataclasses.replace(passed, documents={**passed.documents, **noted})
     several = len(prepared.plans) > 1
     sent = sent_snapshot(passed.plan, several=several)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from clusterkit.cli.frame.main import command_of
 from clusterkit.cli.jobs.rerun import _without_repeated
-from clusterkit.jobs.submit.provenance import FILE, changes, provenance_of
+from clusterkit.core.model import ClusterKind
+from clusterkit.jobs.submit.provenance import FILE, changes, job_python, provenance_of
 from tests.helpers.command_line import typed_in
+from tests.helpers.plans import make_cluster, make_plan
 
 GIT = ("git", "-c", "user.name=n", "-c", "user.email=e@example.org")
 
@@ -52,7 +55,7 @@ def test_the_driver_and_nccl_are_kept(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = [tmp_path / name / "version" for name in ("nvidia", "amdgpu")]
-    monkeypatch.setattr("clusterkit.jobs.submit.provenance._DRIVERS", modules)
+    monkeypatch.setattr("clusterkit.executors.node.driver._DRIVERS", modules)
     monkeypatch.syspath_prepend(tmp_path)
     assert "driver" not in provenance_of(code)
     (tmp_path / "nvidia_nccl_cu12-2.27.5.dist-info").mkdir()
@@ -65,6 +68,43 @@ def test_the_driver_and_nccl_are_kept(
     assert changes(then, provenance_of(code)) == [
         "driver: nvidia 570.86.15 then, nvidia 580.95.05 now"
     ]
+
+
+def test_packages_are_those_of_the_python_that_the_job_runs(code: Path, tmp_path: Path) -> None:
+    python, config = tmp_path / "venv/bin/python", code / "clusterkit.yaml"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (place,) = tmp_path.glob("venv/lib/python3*/site-packages")
+    nccl = place / "nvidia_nccl_cu12-2.27.5.dist-info"
+    nccl.mkdir()
+    config.write_text(f"clusters: {{mine: {{kind: local, python: {python}}}}}\n")
+    words = ("--cluster", "mine", "-f", "env", "--preflight", "off", "--wait", "say.sh")
+    assert typed_in(code, "submit", *words, HOME=str(tmp_path)).returncode == 0
+    (kept,) = tmp_path.glob(f".clusterkit/runs/*/{FILE}")
+    then = json.loads(kept.read_text())
+    assert then["packages_of"] == str(python)
+    assert then["packages"] == ["nvidia-nccl-cu12==2.27.5"]
+    assert provenance_of(code, str(tmp_path / "gone"))["packages_of"] == sys.executable
+    nccl.rename(nccl.with_name("nvidia_nccl_cu12-2.28.3.dist-info"))
+    again = typed_in(code, "rerun", "latest", "--dry-run", HOME=str(tmp_path))
+    assert "packages: nvidia-nccl-cu12 2.27.5 -> 2.28.3\n" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "known"),
+    [
+        ("slurm", {}, True),
+        ("slurm", {"modules": ("torch",)}, True),
+        ("slurm", {"modules": ("torch",), "python": "python3"}, False),
+        ("ssh", {"shared_filesystem": False}, False),
+        ("ssh", {"shared_filesystem": True}, True),
+    ],
+)
+def test_what_python_a_job_runs_is_known_where_nodes_see_it(
+    tmp_path: Path, kind: str, changes: dict[str, Any], known: bool
+) -> None:
+    given = {"kind": ClusterKind(kind), "python": sys.executable, **changes}
+    found = job_python(make_plan(make_cluster(tmp_path, **given)))
+    assert found == (sys.executable if known else None)
 
 
 def test_settings_of_a_repository_start_no_program(code: Path) -> None:
