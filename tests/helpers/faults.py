@@ -189,13 +189,14 @@ def _long_outage(cluster: Cluster, run: RunFolder) -> None:
     _start_anew(cluster.lab, "n3")
 
 
-def _start_anew(lab: Lab, node: str) -> None:
-    """Have Slurm use a node again that was cut off; of itself it does after a minute and more.
+def _start_anew(lab: Lab, *nodes: str) -> None:
+    """Have Slurm use nodes again that were cut off; of itself it does after a minute and more.
 
     Also where the job was one over ssh: the next may be Slurm's.
     """
-    lab.call_down(node)
-    kill(lab, node, r"slurmd\b")
+    for node in nodes:
+        lab.call_down(node)
+        kill(lab, node, r"slurmd\b")
     lab.up()
 
 
@@ -215,6 +216,16 @@ def _head_outage(cluster: Cluster, run: RunFolder) -> None:
         cluster.ck("wait", run.run_id, timeout_s=90)
     await_true(lambda: not cluster.left(run), 90)
     _start_anew(cluster.lab, "n1")
+
+
+def _controller_outage(cluster: Cluster, run: RunFolder) -> None:
+    """Slurm takes all nodes for dead after SlurmdTimeout, though they run on."""
+    began = time.monotonic()
+    with cut_off(cluster.lab, "head"):
+        cluster.ck("wait", run.run_id, timeout_s=90)
+        time.sleep(max(0.0, began + 45 - time.monotonic()))
+    await_true(lambda: not cluster.left(run), 90)
+    _start_anew(cluster.lab, *cluster.lab.nodes)
 
 
 def _power(cluster: Cluster, run: RunFolder) -> None:
@@ -332,6 +343,15 @@ FAULTS = {
         strike=_head_outage,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n1 (has lost its network|no longer answers)"),
         within_s=150,
+    ),
+    "controller-cut-off": Fault(
+        words="the network of Slurm's controller, and of the client, is gone for 45 s",
+        strike=_controller_outage,
+        ends={
+            "slurm": r"failed: a node failed: n\[1-3\] is down\S*, Not responding, all at once: "
+            r"perhaps the controller's own link was cut \(Slurm's reason: NodeDown\)"
+        },
+        within_s=120,
     ),
     "power": Fault(
         words="a node loses its power",
