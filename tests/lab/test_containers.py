@@ -1,4 +1,7 @@
-"""Steps within a step, as pyxis needs them: real Slurm, and an srun that heeds no image."""
+"""Steps within a step, as pyxis needs them: real Slurm, and an srun that heeds no image.
+
+What it starts has mounts of its own, as a container has.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,12 @@ pytestmark = pytest.mark.lab
 
 SRUN = """#!/usr/bin/env bash
 if [[ $1 == --help ]]; then echo --container-image; exit; fi
-words=()
-for word in "$@"; do [[ $word == --container-* ]] || words+=("$word"); done
-exec /usr/bin/srun "${words[@]}"
+options=() inside=()
+while [[ $1 == -* ]]; do
+  [[ $1 == --container-* ]] && inside=(unshare --mount --propagation private) || options+=("$1")
+  shift
+done
+exec /usr/bin/srun "${options[@]}" "${inside[@]}" "$@"
 """
 TIDY = """
 trap 'trap "" TERM; sleep 0.5; touch "$CK_RESULTS/saved-$CK_NODE_RANK"; exit 0' TERM
@@ -42,13 +48,15 @@ def test_the_exit_code_comes_through(pyxis: tuple[Cluster, dict[str, object]]) -
     assert sorted(path.name for path in run.results.iterdir()) == ["0", "1"]
 
 
-def test_a_cancelled_job_tidies_up_and_leaves_nothing(
+def test_a_command_enters_the_container_and_a_cancelled_job_tidies_up_and_leaves_nothing(
     pyxis: tuple[Cluster, dict[str, object]],
 ) -> None:
     cluster, wanted = pyxis
     cluster.environment |= UNSCALED  # three seconds from SIGTERM to SIGKILL otherwise
-    run = cluster.submit(TIDY, **wanted)
+    run = cluster.submit(f"mount -t tmpfs none /mnt && touch /mnt/inside; {TIDY}", **wanted)
     await_true(lambda: all((run.results / f"begun-{rank}").exists() for rank in range(2)))
+    words = ("sh", "-c", 'echo "$CK_NODE_NAME"; ls /mnt; exit 4')
+    assert cluster.ck("exec", run.run_id, "--node", "1", "--", *words) == (4, "n2\ninside\n")
     cluster.ck("cancel", run.run_id)
     assert cluster.ends(run)[0] == "cancelled"
     await_true(lambda: not cluster.left(run), 15.0)
