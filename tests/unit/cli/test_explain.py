@@ -60,6 +60,8 @@ def test_everything_is_explained() -> None:
     [
         *(("reasons", "reasons"), ("pending reason", "reasons"), ("settings", "config")),
         *(("environment", "variables"), ("signals", "exit-codes"), ("errors", "diagnose")),
+        *(("NDR", "interconnects"), ("login node", "login-node"), ("MPS", "cuda-mps")),
+        *(("ulimit", "nofile"), ("slots", "slot"), ("PMIX_RANK", "PMIX_RANK")),
     ],
 )
 def test_words_near_a_topic_lead_to_it(word: str, topic: str) -> None:
