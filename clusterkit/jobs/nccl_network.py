@@ -11,7 +11,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clusterkit.config.platforms import fabric_of, instance_of, is_file_name
 from clusterkit.core import files, reading
 from clusterkit.core.records import object_of, text_of, texts_of
 from clusterkit.executors.run.runfolder import PREFLIGHT, RunFolder, listed, read_submission
@@ -135,6 +134,9 @@ def _fabric(run: RunFolder, host: str) -> str | None:
     plan = files.read_json(run.plan) or {}
     cluster = object_of(plan, "cluster")
     platform, name = text_of(cluster, "platform") or "", text_of(cluster, "instance_type") or ""
+    # Loads what reads configurations, and few jobs use TCP.
+    from clusterkit.config.platforms import fabric_of, instance_of, is_file_name  # noqa: PLC0415
+
     if not (is_file_name(platform) and run.foreign is not None):
         fabric = fabric_of(instance_of(platform, name))
         if fabric:

@@ -15,7 +15,6 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import run_named, runs_named
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts.hostlist import fold_set
@@ -58,6 +57,8 @@ def diagnose(
     if stacks:
         if named is None:
             raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
+        from clusterkit.cli.frame.job_args import run_named
+
         run = run_named(words[0]) if named.array else named.runs[0]
         raise typer.Exit(show_stacks(run, as_json=json))
     if named is not None and named.array:
@@ -69,9 +70,6 @@ def diagnose(
 
 def _jobs_of(arguments: Sequence[str]) -> Named | None:
     """Return the job, or the array, that is meant; None where it is files."""
-    from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.jobs.find import Named, NoSuchJobError
-
     if "" in arguments:
         raise UserError(
             "an empty word names no job and no file",
@@ -80,6 +78,11 @@ def _jobs_of(arguments: Sequence[str]) -> Named | None:
     jobs = [argument for argument in arguments if _is_job(argument)]
     if not jobs:
         return None
+    # Nodes read their output as a file after each failure: these load the configuration.
+    from clusterkit.cli.frame.job_args import runs_named
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.jobs.find import Named, NoSuchJobError
+
     if len(arguments) > 1:
         also = "" if len(jobs) > 1 else f", and {jobs[0]} is not a file"
         raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
