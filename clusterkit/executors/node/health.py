@@ -22,8 +22,8 @@ _MOST_READ = 4 << 20
 """Bytes at the end of a node's output in which `clusterkit diagnose` looks for a cause."""
 _LONGEST = 200
 """Characters of what it says."""
-_READING_S = 20.0
-"""It takes 0.6 s on an idle machine."""
+_READING_S = 30.0
+"""It takes 0.6 s on an idle machine. Whoever ends this node waits for longer (supervisor.py)."""
 _DIAGNOSE = (sys.executable, "-P", "-m", "clusterkit", "diagnose", "-", "--json")
 _DRAIN_S = 30.0
 _BEFORE, _AFTER = "before the start", "after the failure"

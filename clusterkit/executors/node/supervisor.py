@@ -35,8 +35,9 @@ _POLL_S = scaled(0.5, 0.2)
 _NOTICE_S = 90.0
 """How long before the time limit SIGUSR2 is sent where the job does not say it, as submitit has
 it; less for short limits."""
-_PEER_GRACE_S = scaled(20.0, 10.0)
-"""How long nodes may take to notice by themselves that another has failed."""
+_PEER_GRACE_S = scaled(40.0, 30.0)
+"""How long nodes may take to notice by themselves that another has failed, and to read what their
+commands printed, which a busy machine takes long for."""
 _END_GRACE_S = scaled(15.0, 7.0)
 """From SIGTERM to SIGKILL of a worker; more than the grace that the worker gives its command."""
 _FUNCTION_GRACE_S = 3.0

@@ -46,7 +46,7 @@ ROUNDS = "CK_ROUNDS"
 
 _CAUSE_S = scaled(16.0, 8.0)
 """A little longer than a node agent takes to miss the first node (executors/node/peers.py)."""
-_LOOKS_S = 40.0
+_LOOKS_S = 50.0
 """More than a node takes to be told of a failure, to end its command, and to look at itself."""
 
 

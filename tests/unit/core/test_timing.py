@@ -13,14 +13,17 @@ from tests.helpers.paths import ROOT
 
 TIMES = """
 import json
-from clusterkit.executors.node import coordinator, peers, supervisor, task, watch
+from clusterkit.executors.node import coordinator, health, peers, supervisor, task, watch
 times = watch.Timeouts()
+looked_s = times.poll_s + times.peer_grace_s + times.grace_s + health._READING_S
 print(json.dumps({
     "calls": [peers.CALL_EVERY_S, peers.DOUBT_S, peers.SILENCE_S, peers.HEAD_SILENCE_S,
               task._CAUSE_S],
     "first node": [coordinator._DECIDE_S, peers.SILENCE_S],
     "ends": [times.poll_s, times.peer_grace_s, times.grace_s, supervisor._END_GRACE_S,
              supervisor._PEER_GRACE_S],
+    "over ssh": [looked_s, supervisor._PEER_GRACE_S + supervisor._END_GRACE_S],
+    "on slurm": [looked_s, task._LOOKS_S],
     "peers": [times.poll_s + times.peer_grace_s + times.poll_s, supervisor._PEER_GRACE_S],
 }))
 """
