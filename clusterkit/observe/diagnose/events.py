@@ -43,6 +43,7 @@ from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Ending, Hit, Sca
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
+from clusterkit.observe.diagnose.tracebacks import unknown_ends
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -124,6 +125,22 @@ def events_of(
                     or (ends and (well.came(rule, hit) or _lived_on(rule, hit, scanned.size))),
                 )
             )
+        events += [
+            Event(
+                rule=rule,
+                groups=groups,
+                hit=hit,
+                node=comparison.node(source, hit),
+                rank=hit.rank,
+                time=time_near(hit),
+                timed=False,
+                handled=well.cover(rule, hit)
+                or well.came(rule, hit)
+                or _lived_on(rule, hit, scanned.size),
+            )
+            for rule, hit, groups in unknown_ends(rules, scanned)
+            if not source.scheduler
+        ]
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
     events = [replace(e, handled=e.handled or told_badly(e.hit)) for e in events]
     if all(event.rule.closing or event.handled for event in events):  # none tells of a failure

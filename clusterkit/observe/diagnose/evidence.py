@@ -55,7 +55,8 @@ _NO_MESSAGE = re.compile(
 )
 """What begins in a line that is of another error, or of a launcher."""
 _OF_LAUNCHER = re.compile(r"srun|slurm|mpi|prte|[\[\d-]|[EWIF]\d{4} |Process \d")
-_FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
+FRAME_AT = re.compile(r'\s+File "([^"]{1,400})", line (\d{1,7})')
+"""A frame of a traceback: file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +316,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     doing: _Doing | None = None
     code = ""
     for line in inside:
-        if (frame := _FRAME_AT.match(_with_slashes(line))) is None:
+        if (frame := FRAME_AT.match(_with_slashes(line))) is None:
             code = line.strip(" ^~") or code
             continue
         frames.append((f"{frame[1]}:{frame[2]}", code))
@@ -381,7 +382,7 @@ def _own_around(upward: Sequence[str]) -> str:
     """
     if len(upward) < 2 or TRACEBACK not in upward[0] or not _RAISED.match(upward[1]):
         return ""
-    frames = map(_FRAME_AT.match, takewhile(_indented, upward[2:]))
+    frames = map(FRAME_AT.match, takewhile(_indented, upward[2:]))
     places = (f"{frame[1]}:{frame[2]}" for frame in frames if frame is not None)
     return next((place for place in places if not LIBRARY.search(place)), "")
 
@@ -440,7 +441,7 @@ def _spoken(lines: Iterable[str]) -> Iterator[str]:
     """Yield what lines say, but for frames of tracebacks and the line of source below each."""
     source = False
     for line in lines:
-        frame = _FRAME_AT.match(line) is not None
+        frame = FRAME_AT.match(line) is not None
         if not (frame or source or _OF_PLACE.match(line)):
             yield _said(line)
         source = frame
@@ -641,7 +642,7 @@ def well_until(hit: Hit, ending: int, *, at_once: bool) -> bool:
 def of_snippet(hit: Hit) -> bool:
     """Tell whether an exception is of code that a script of the shell gave Python to read."""
     above = lines_before(hit, _FRAME) if hit.line else ()
-    frames = [line for line in takewhile(_indented, reversed(above)) if _FRAME_AT.match(line)]
+    frames = [line for line in takewhile(_indented, reversed(above)) if FRAME_AT.match(line)]
     return bool(frames) and frames[-1].startswith('  File "<stdin>"')
 
 
@@ -773,7 +774,7 @@ def ends_well(hit: Hit, size: int, count: int = _LAST) -> bool:
 def _tells_of_failure(line: str) -> bool:
     """Tell whether one of the last lines does: programs indent tables, and pip what it did."""
     said = _NOT_BAD.sub("", line).strip()
-    return _FRAME_AT.match(line) is not None or (said != "" and _BAD.search(said) is not None)
+    return FRAME_AT.match(line) is not None or (said != "" and _BAD.search(said) is not None)
 
 
 def _but_warnings(lines: Iterable[str]) -> Iterator[str]:

@@ -34,6 +34,7 @@ _MOST_CLOSING = 64
 _CLOSING = 60
 """Lines at the end of a file among which an error that no rule knows may be what ended it."""
 _MOST_ENDINGS = 64
+_MOST_TRACEBACKS = 64
 _LONGEST_FORM = 512
 _TRACEBACK = 1 << 14
 """Bytes before an exception within which its traceback begins."""
@@ -99,7 +100,14 @@ _SAID = re.compile(
 """Transformers, Lightning, YOLO, torchrun, nccl-tests and scripts say that a process is through."""
 ENDINGS = (
     *('"key": "run_stop"', _BEGUN, "'train_runtime':", "Trainer.fit` stopped", "raining complete"),
-    *("raining done", "raining finished", "raining is ", "raining has ", "finished successfully"),
+    *(
+        "raining done",
+        "raining finished",
+        "inished Training",
+        "raining is ",
+        "raining has ",
+        "finished successfully",
+    ),
     "group successfully finished",
     "epochs completed in ",
     "# Out of bounds values : 0 OK",
@@ -162,6 +170,8 @@ class Scanned:
     roots: tuple[int, ...] = ()
     """Where torchrun tells which rank failed first: bytes before that line."""
     endings: tuple[Ending, ...] = ()
+    tracebacks: tuple[Hit, ...] = ()
+    """The head of the last traceback of each rank."""
     startups: tuple[tuple[str, int], ...] = ()
     """What tells that a program has started, and how many bytes stand before it."""
     excerpts: Excerpts | None = None
@@ -222,6 +232,7 @@ class Finds:
         self._of_rules: dict[tuple[Rule | None, ...], Tally] = {}
         self._hits: dict[tuple[object, ...], Hit] = {}
         self._sequences: dict[tuple[object, ...], _Sequence] = {}
+        self._tracebacks: dict[tuple[str | None, int | None], Hit] = {}
         self._closing: deque[Hit] = deque(maxlen=_MOST_CLOSING)
         self.learnt = Learnt()
         self._messages: dict[Rule, set[str]] = {}
@@ -249,6 +260,7 @@ class Finds:
             hits=(*self._before, *self._hits.values(), *closing),
             roots=tuple(self._roots),
             endings=tuple(self._endings),
+            tracebacks=tuple(self._tracebacks.values()),
             startups=tuple(sorted(self.startups, key=lambda one: one[1])),
             earlier=self._earlier,
         )
@@ -299,6 +311,7 @@ class Finds:
                 at = chunk.find(line, at + len(line))
 
     def _forget(self) -> None:
+        self._tracebacks.clear()
         for found in (self._hits, self._closing, self._sequences, self._roots, self._endings):
             found.clear()
         self._before.clear()
@@ -344,11 +357,16 @@ class Finds:
         raw = reversed(before.replace(b"\r", b"\n").split(b"\n"))
         lines = (read_line(one, learnt) for one in raw)
         found = ignored(line.text, (one.text for one in lines if (one.node, one.rank) == place))
-        self._ignored += found
+        self._ignored += found and line.text != TRACEBACK
         return found
 
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
+        if rules[0].ends:
+            place = (hit.node, hit.rank)
+            if len(self._tracebacks) < _MOST_TRACEBACKS or place in self._tracebacks:
+                self._tracebacks[place] = hit
+            return None
         self._set_apart(hit.offset)
         closing = tuple(rule for rule in rules if rule.closing)
         if closing and all(rule.closing or rule.conditional for rule in rules):

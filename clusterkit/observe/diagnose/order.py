@@ -6,12 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile, takewhile
 from math import inf
 from pathlib import Path
 
 from clusterkit.core.text import some_of
 from clusterkit.launch.array.spec import ranks_in_words
-from clusterkit.observe.diagnose.evidence import WENT_ON, steps_after, time_near, well_between
+from clusterkit.observe.diagnose.evidence import (
+    WENT_ON,
+    at_last,
+    lines_after,
+    steps_after,
+    time_near,
+    well_between,
+)
 from clusterkit.observe.diagnose.hits import Hit
 from clusterkit.observe.diagnose.rules import Role, Rule
 
@@ -103,6 +111,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     stops = [event for event in events if _CTRL_C in event.hit.text]
     symptoms = [one for one in symptoms if not _any_led_to(stops, one)]
     best = _first_of(causes, place)
+    best = best and _short_first(best, causes)
     if best is not None and best.rank is not None and not best.hit.line:
         return best  # all ranks together tell of another than the first that failed
     if best is None:
@@ -111,7 +120,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
             return _first_of(before, place)
         events = [event for event in events if not _any_led_to(stops, event)]
         alone = [event for event in events if event.rule.alone and not _stopped(stops, event)]
-        return _first_of(telling or alone or symptoms or events, place)
+        return _quoted(_first_of(telling or alone or symptoms or events, place), events)
     raised = [event for event in symptoms if event.generic and event.hit.line]
     if best.rule.id in _CRASHES:
         own = _raised_just_before((*causes, *raised), best) or _raised_by_many(raised, best)
@@ -123,6 +132,15 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     return best if _earlier(best, exception) else exception
 
 
+_LOST = "spark-executor-lost"
+_QUOTES = re.compile(r"^Last \d+ bytes of \S+ ?:")
+_SHARED = frozenset({"bus-error", "shared-memory"})
+MEMORY = frozenset({"host-out-of-memory", "oom-killer", "slurm-memory-limit"})
+"""Rules of one node whose shared memory, and of another whose memory was not enough."""
+_ALSO = (
+    "On {} shared memory was not enough (a bus error): both hold.",
+    "On {} memory was not enough (OOM): both hold.",
+)
 _CTRL_C = "KeyboardInterrupt"
 _CRASHES = frozenset({"bus-error", "segmentation-fault"})
 _OWN = re.compile(
@@ -143,6 +161,50 @@ _EXITED = ": Exited with exit code "
 _LONG_S = 60.0
 _FAR = 40
 """Lines before the end from outside that are no more of those that processes print as they go."""
+
+
+def _quoted(best: Event | None, events: Iterable[Event]) -> Event | None:
+    """Return what an executor that was lost had printed at last, where Spark quotes that."""
+    if best is None or best.rule.id != _LOST:
+        return best
+    below = dropwhile(lambda line: not _QUOTES.match(line), lines_after(best.hit, _FAR))
+    quoted = tuple(takewhile(lambda line: "ExecutorLostFailure" not in line, below))
+    told = [
+        event
+        for event in events
+        if event.hit.file == best.hit.file
+        and event.rule.role is not Role.CONSEQUENCE
+        and event.rule is not best.rule
+        and not {event.hit.text, at_last(event.hit).text}.isdisjoint(quoted)
+    ]
+    return _first_of(told, Place()) or best
+
+
+def _short_first(best: Event, causes: Iterable[Event]) -> Event:
+    """Return what came first where one node was short of memory and another of shared memory."""
+    before = (e for e in causes if _elsewhere_short(best, e) and _known_before(e, best))
+    return next(before, best)
+
+
+def also_short(root: Event, events: Iterable[Event]) -> str:
+    """Tell of the other shortage on another node, of which one may have led to the other."""
+    others = [event for event in events if _elsewhere_short(root, event)]
+    if not others:
+        return ""
+    where = some_of(sorted({event.node or "" for event in others}), _MOST_NAMED, rest="others")
+    return f"{_ALSO[root.rule.id in _SHARED].format(where)} What lies in /dev/shm counts as memory."
+
+
+def _known_before(one: Event, other: Event) -> bool:
+    if one.time is not None and other.time is not None and one.time != other.time:
+        return one.time < other.time
+    return one.hit.file == other.hit.file and 0 < one.hit.line < other.hit.line
+
+
+def _elsewhere_short(one: Event, other: Event) -> bool:
+    kinds = ((_SHARED, MEMORY), (MEMORY, _SHARED))
+    of_both = any(one.rule.id in a and other.rule.id in b for a, b in kinds)
+    return of_both and one.node != other.node and bool(other.node) and not other.handled
 
 
 def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:

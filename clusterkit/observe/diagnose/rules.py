@@ -139,6 +139,8 @@ class Rule:
     unless: tuple[_Pattern, ...] = ()
     unless_next: tuple[_Pattern, ...] = ()
     near: tuple[_Pattern, ...] = ()
+    ends: tuple[_Pattern, ...] = ()
+    """Of the head of a traceback: what stands below its frames, empty at the end of the log."""
     frame: tuple[_Pattern, ...] = ()
     before: Annotated[int, Field(ge=0, le=20)] = 0
     after: Annotated[int, Field(ge=0, le=20)] = 0
@@ -172,7 +174,7 @@ class Rule:
     @model_validator(mode="after")
     def _known_groups(self) -> Rule:
         groups = set(self.defaults)
-        around = (*self.near, *self.frame)
+        around = (*self.near, *self.frame, *self.ends)
         for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
             groups |= set(pattern.groups)
         groups |= {OF_MANY.sub("", name) for name in groups}
@@ -209,7 +211,7 @@ class Rule:
     def by_line(self) -> bool:
         """Whether its line alone is a find, wherever it stands; what is around may tell more."""
         around = not self.near or any(pattern.text == "." for pattern in self.near)
-        alone = not self.frame and self.compare is None and self.times == 1
+        alone = not (self.frame or self.ends) and self.compare is None and self.times == 1
         return around and alone and not self.closing
 
     def match(self, text: str) -> re.Match[str] | None:
@@ -245,12 +247,12 @@ class Rule:
 
 _RULE = TypeAdapter(Rule)
 ENGINE_FIELDS = frozenset(
-    {"node", "rank", "job", "values", "place", "look", "then", "above", "below"}
+    {"node", "rank", "job", "values", "place", "look", "then", "above", "below", "frame"}
 )
 """Fields that the engine knows itself; `values`: what differs, of `compare: differs`; `place`:
 where in the script it was raised, and `look`: what to look at there; `then`, of rules up to
 GENERIC: what exception that led to; `above`, `below`: what is said just above, and just below a
-line that tells no `message`."""
+line that tells no `message`; `frame`, of rules with `ends`: the last of a traceback."""
 
 
 def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:

@@ -45,7 +45,8 @@ _CHUNK = 1 << 20
 _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
 _NO_START = re.compile(
-    rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn|no such|not found|unable|cannot|denied)"
+    rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn|no such|not found|unable|cannot|denied"
+    rb"|container id|last \d+ bytes)"
 )
 _WARNED = re.compile(rb"\S+\.py:\d+: \w*Warning: ")
 """A line of a start all the same: Python prints each once in a process."""
@@ -146,7 +147,7 @@ class Scanner:
         line = read_line(raw)
         if None in seen.rules:
             finds.mark(line.text, offset)
-            if line.text.startswith(MARKS):
+            if line.text.startswith(MARKS) and line.text != TRACEBACK:
                 return
         wanted = [rule for rule in seen.rules if rule is not None]
         rules = _matching(wanted, line.text)
@@ -246,9 +247,10 @@ def _part(raw: bytes, need: bytes) -> bytes:
 def _with_excerpts(scanned: Scanned) -> Scanned:
     """Keep what will be asked of the surroundings of a log that is not read twice."""
     places = {place for hit in scanned.hits for place in (hit.offset, hit.last)}
+    places.update(hit.offset for hit in scanned.tracebacks)
     places.update(scanned.roots, (ending.offset for ending in scanned.endings), (scanned.size,))
     scanned.excerpts = excerpts_around(scanned.file, places)
-    for hit in scanned.hits:
+    for hit in (*scanned.hits, *scanned.tracebacks):
         hit.excerpts = scanned.excerpts
     return scanned
 

@@ -33,7 +33,16 @@ from clusterkit.observe.diagnose.evidence import (
 )
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
-from clusterkit.observe.diagnose.order import MOMENT_S, Event, Place, awaited, ranked, root_of
+from clusterkit.observe.diagnose.order import (
+    MEMORY,
+    MOMENT_S,
+    Event,
+    Place,
+    also_short,
+    awaited,
+    ranked,
+    root_of,
+)
 from clusterkit.observe.diagnose.rules import Role, Rule
 from clusterkit.observe.diagnose.scan import scan_all
 
@@ -51,6 +60,7 @@ _UNKNOWING = frozenset(
         "dataset-not-loaded",
         "error-line",
         "exception-named",
+        "exception-unknown",
         "framework-error",
         "java-exception",
         "last-words",
@@ -59,6 +69,7 @@ _UNKNOWING = frozenset(
         "python-exception",
         "python-exception-below",
         "ray-task-failed",
+        "spark-task-failed",
         "thread-exception",
     }
 )
@@ -201,6 +212,7 @@ def diagnose(
     events = tuple(_of_first(event, first) for event in events)
     root = _of_the_accused(root_of(events, first), events)
     first = first or _told_by_reports(events)
+    root = root and _of_its_node(root, events)
     if root is not None and first is not None:
         others = (e for e in events if e.rule.role is not Role.CONSEQUENCE and e.hit != root.hit)
         sole = (root.rule.parting or raised_in(root.hit) != ()) and not any(others)
@@ -269,6 +281,8 @@ def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
 def _cause(root: Event, events: Sequence[Event], job: str) -> Finding:
     """Return what is told of the root; the place is that of whom the others wait for."""
     finding = _doubted(root, _finding(root, events, job))
+    if told := also_short(root, events):
+        finding = replace(finding, says=f"{finding.says} {told}")
     ended = not root.rule.outside and any(event.rule.outside for event in events)
     if ended and printed_by_library(root.hit):
         finding = replace(finding, says=f"{finding.says} {_PRINTED}")
@@ -375,6 +389,14 @@ def _of_the_accused(root: Event | None, events: Sequence[Event]) -> Event | None
         return root
     raised = (e for e in events if e.generic and e.rank == root.rank and raised_in(e.hit))
     return next((event for event in raised if not event.handled), root)
+
+
+def _of_its_node(root: Event, events: Iterable[Event]) -> Event:
+    """Give what tells of too little memory the one node of which another line tells the same."""
+    if root.rule.id not in MEMORY or root.node is not None or root.rank is not None:
+        return root
+    nodes = {event.node for event in events if event.rule.id in MEMORY} - {None}
+    return replace(root, node=nodes.pop()) if len(nodes) == 1 else root
 
 
 def _placed(root: Event, events: Sequence[Event]) -> Event:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Finding, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, Finding, diagnose
 from tests.helpers.diagnose_rules import root_cause
 
 BAR = "\rtraining:  14%|█▍        | 3/22 [00:06<00:38,  2.02s/it{more}]"
@@ -235,3 +236,27 @@ def test_tasks_that_had_failed_long_before_a_job_was_cancelled_are_told(
         f"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T14:05:02 ***\n"
     )
     assert cause(tmp_path, log).rule == rule
+
+
+BUS = "srun: error: n1: task 0: Bus error (core dumped)\n"
+KILLED = "[99.1] Out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:2kB\n"
+SHORT = "srun: error: n2: task 5: Out Of Memory\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "place", "also"),
+    [
+        (BUS + KILLED + SHORT, ("bus-error", "n1"), "On n2 memory was not enough"),
+        (KILLED + SHORT + BUS, ("oom-killer", "n2"), "On n1 shared memory was not enough"),
+        (SHORT + BUS, ("slurm-memory-limit", "n2"), "On n1 shared memory was not enough"),
+        (BUS + SHORT.replace("n2", "n1"), ("slurm-memory-limit", "n1"), ""),
+    ],
+)
+def test_of_memory_and_shared_memory_the_first_is_told_and_both(
+    say: Callable[[str], Diagnosis], log: str, place: tuple[str, str], also: str
+) -> None:
+    cause = say(log).cause
+    assert cause is not None
+    assert (cause.rule, cause.node) == place
+    assert also in cause.says
+    assert ("both hold" in cause.says) == bool(also)

@@ -1,0 +1,83 @@
+"""A traceback that is cut off is told with doubt, and an exception by any name is one."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+import pytest
+
+from clusterkit.observe.diagnose.verdict import Diagnosis
+
+Say = Callable[..., Diagnosis]
+
+HEAD = "Traceback (most recent call last):\n"
+OWN = '  File "/home/u/fit.py", line 7, in fit\n    for batch in batches:\n'
+LIBRARY = (
+    '  File "/env/site-packages/shelf/reader.py", line 41, in __next__\n    return self.pull()\n'
+)
+CHAINED = (
+    f"{HEAD}{OWN}KeyError: 'lr'\n\n"
+    "During handling of the above exception, another exception occurred:\n\n"
+)
+STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(9))
+
+
+def told(found: Diagnosis) -> tuple[str, int, int | None] | None:
+    cause = found.cause
+    return None if cause is None else (cause.rule, cause.evidence.line, cause.rank)
+
+
+def test_a_log_that_ends_in_a_traceback_says_where_the_code_was(say: Say) -> None:
+    log = STEPS + HEAD + OWN + LIBRARY
+    for text in (log, log[:-9], gzip.compress(log.encode())):
+        found = say(text)
+        assert told(found) == ("traceback-cut", 10, None)
+        assert found.cause is not None
+        assert found.cause.title.endswith(
+            "the last frame is /env/site-packages/shelf/reader.py:41, called at /home/u/fit.py:7"
+        )
+        assert "what it was is not told" in found.cause.says
+    assert told(say(STEPS + HEAD)) == ("traceback-cut", 10, None)
+
+
+@pytest.mark.parametrize("end", ["srun: error: n1: task 0: Exited with exit code 1\n", "\n\n"])
+def test_the_report_of_a_launcher_tells_less(say: Say, end: str) -> None:
+    assert told(say(STEPS + HEAD + OWN, end)) == ("traceback-cut", 10, None)
+
+
+def test_each_rank_has_a_traceback_of_its_own(say: Say) -> None:
+    cut = "".join(f"[rank3]: {line}\n" for line in (HEAD + OWN).splitlines())
+    assert told(say(f"{cut}[rank0]: saving the table\n")) == ("traceback-cut", 1, 3)
+    whole = f"{cut}[rank3]: KeyError: 'lr'\n"
+    assert told(say(whole)) == ("python-exception", 4, 3)
+    assert told(say(whole + cut.replace("rank3", "rank1"))) == ("python-exception", 4, 3)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{HEAD}{OWN}{STEPS}",  # who printed it did so without the exception
+        f"Exception ignored in: <function Shelf.__del__>\n{HEAD}{OWN}",
+        f"--- Logging error ---\n{HEAD}{OWN}shelf.Torn: page 7\n{STEPS}",
+        f"{HEAD}{OWN}shelf.Torn: page 7\n{STEPS}",
+        f"{HEAD}{OWN}RuntimeError: retrying the pull\n{STEPS}",
+    ],
+)
+def test_a_program_that_goes_on_has_not_failed(say: Say, log: str) -> None:
+    assert say(log).cause is None
+
+
+@pytest.mark.parametrize("name", ["shelf.Torn", "NoSeat", "no_seat"])
+@pytest.mark.parametrize("before", ["", CHAINED])
+def test_an_exception_of_a_name_that_no_rule_knows_is_told(
+    say: Say, name: str, before: str
+) -> None:
+    found = say(f"{STEPS}{before}{HEAD}{OWN}{LIBRARY}{name}: page 7 is torn\n")
+    assert found.cause is not None
+    assert ("that led to" in found.cause.says) == (before != "")
+    assert f"{name}: page 7 is torn" in found.cause.says
+    if not before:
+        assert "fit.py:7, in shelf/reader.py:41" in found.cause.says
+        assert found.cause.title == f"the script raised {name}"
+        assert found.cause.evidence.line == 15
