@@ -155,6 +155,7 @@ _BAD = re.compile(
 _NOT_BAD = re.compile(
     r"(?i)\b(?:if|no|0|zero|without(?: any)?) (?:\w{1,30} ){0,2}(?:error|fail)(?:ed|s|ures?)?\b"
     r"|^\W{0,9}warning: (?!.*(?:error|fail|abort|exception)).*"
+    r"|^.{0,99}\bprocess group has not been destroyed before we destruct .*"
 )
 """What only speaks of a failure, or warns of what goes on all the same."""
 _EVALUATES = re.compile(r"(?i)\b(?:eval|valid|test)")

@@ -112,6 +112,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     symptoms = [one for one in symptoms if not _any_led_to(stops, one)]
     best = _first_of(causes, place)
     best = best and _short_first(best, causes)
+    if best is not None and best.rule.id in _OF_OPTIONS:
+        best = next((event for event in live if event.rule.id == _OPTIONS_LOST), best)
     if best is not None and best.rank is not None and not best.hit.line:
         return best  # all ranks together tell of another than the first that failed
     if best is None:
@@ -132,6 +134,11 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     return best if _earlier(best, exception) else exception
 
 
+_OPTIONS_LOST = "line-not-continued"
+_OF_OPTIONS = frozenset(
+    {"address-in-use", "gpus-too-few", "process-group-missing", "wrong-arguments"}
+)
+"""Rules of what a launcher or a script meets without the options on the line that was cut off."""
 _LOST = "spark-executor-lost"
 _QUOTES = re.compile(r"^Last \d+ bytes of \S+ ?:")
 _SHARED = frozenset({"bus-error", "shared-memory"})

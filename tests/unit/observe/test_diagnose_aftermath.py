@@ -453,6 +453,9 @@ def test_what_the_shell_says_after_a_crash_is_not_its_cause(say: Say) -> None:
     assert "line-not-continued" in {one.rule for one in found.others}
     raised = TRACEBACK.replace(TRITON, "ValueError: no steps\n")
     assert cause(say(raised + UNCUT)) == ("line-not-continued", None)
+    taken = "[W socket.cpp:436] The server socket has failed to bind (Address already in use).\n"
+    assert cause(say(taken + UNCUT)) == ("line-not-continued", None), "it had no --master_port"
+    assert cause(say(taken)) == ("address-in-use", None)
 
 
 @pytest.mark.parametrize(

@@ -142,3 +142,23 @@ def test_a_signal_that_the_script_does_not_handle_is_none_of_its_failures(say: S
     raised = say(STEPS + RAISED + "it waits\n" * 60 + ended).cause
     assert raised is not None
     assert "KeyError" in raised.title
+
+
+def test_the_line_of_the_script_that_a_crash_was_in_is_told(say: Say) -> None:
+    frames = (
+        '  File "/env/site-packages/shelf/pull.py", line 456 in pull\n'
+        '  File "/home/u/fit.py", line 30 in forward\n'
+    )
+    cause = say(f"Fatal Python error: Segmentation fault\n\nThread 0x7f:\n{frames}").cause
+    assert cause is not None
+    assert cause.says.endswith('called from File "/home/u/fit.py", line 30 in forward.')
+
+
+def test_the_task_that_a_collective_of_tensorflow_waited_for_is_named(say: Say) -> None:
+    cause = say(
+        "2026-11-22 11:10:57.9: E x/base_collective_executor.cc:249] BaseCollectiveExecutor::"
+        "StartAbort DEADLINE_EXCEEDED: Deadline Exceeded\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:3:\n"
+    ).cause
+    assert cause is not None
+    assert cause.title.endswith("did not meet: task:3")

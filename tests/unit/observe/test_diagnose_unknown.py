@@ -10,6 +10,13 @@ from clusterkit.observe.diagnose.verdict import Diagnosis
 from tests.helpers.diagnose_rules import root_cause
 
 Say = Callable[[str], Diagnosis]
+ELSEWHERE = (
+    "slurmstepd: error: couldn't chdir to `/work/x': No such file or directory: going to /tmp "
+    "instead\n"
+)
+LEFT = "[rank0]:[W124 14:24:02.3 P.cpp:12] Warning: WARNING: process group has NOT been destroyed "
+LEFT += "before we destruct it."
+TABLE = "a row of a table\n" * 40
 REPORT = "srun: error: n1: task 0: Exited with exit code 1"
 STEPS = "".join(f"step {n}/100 loss 2.{n}\n" for n in range(20))
 TRACEBACK = (
@@ -192,6 +199,7 @@ def test_the_last_error_is_told_where_no_rule_knows_one(say: Say, log: str, word
         f"ERROR: the cache was not found\n{STEPS}",
         "[1] PMIX ERROR in file x.c at line 1\n" + "a row of a table\n" * 20,
         "the vocabulary could not be read",
+        f"{ELSEWHERE}{TABLE}{LEFT}",
         "srun: error: spank: x11.so: Plugin file not found" + "\na row of a table" * 20,
     ],
 )
