@@ -6,6 +6,7 @@ What is run has the variables, the folder and the container of the job's launche
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -228,7 +229,7 @@ class Forward:
             self._listener = socket.create_server(("127.0.0.1", local))
         except OSError as error:
             raise UserError(
-                f"port {local} of this machine: {error.strerror}",
+                f"port {local} of this machine: {os.strerror(error.errno or errno.EADDRINUSE)}",
                 hint=f"take another one here, such as {local + 1}:{port}; 0:{port} takes any",
             ) from error
         self.local: int = self._listener.getsockname()[1]

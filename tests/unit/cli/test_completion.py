@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 
 from clusterkit.core import files
 from clusterkit.executors.run import runfolder
+from tests.helpers.needs import require
 from tests.unit.jobs.test_jobs import make_run
 
 CONFIG = "clusters: {h200: {kind: local, run_dir: runs}, rack: {kind: ssh, hosts: n1}}\n"
@@ -128,23 +128,30 @@ def test_a_tab_stays_within_its_budget(desk: Path) -> None:
         assert min(took) < BUDGET * min(peer), line
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_the_script_for_bash_completes_a_cluster(desk: Path) -> None:
+BASH = (
+    "source <(_CLUSTERKIT_COMPLETE=source_bash clusterkit)\n"
+    "COMP_WORDS=(clusterkit submit --cluster h) COMP_CWORD=3\n"
+    '_clusterkit_completion clusterkit\necho "${COMPREPLY[@]}"'
+)
+FISH = (
+    "_CLUSTERKIT_COMPLETE=source_fish clusterkit | source\n"
+    "complete -C 'clusterkit submit --cluster h'"
+)
+
+
+@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("fish", FISH)])
+def test_the_script_for_a_shell_completes_a_cluster(desk: Path, shell: str, script: str) -> None:
     """As typer writes it, with a `clusterkit` of this Python on PATH."""
+    require(shell)
     program = desk / "clusterkit"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clusterkit "$@"\n')
     program.chmod(0o755)
-    script = (
-        "source <(_CLUSTERKIT_COMPLETE=source_bash clusterkit)\n"
-        "COMP_WORDS=(clusterkit submit --cluster h) COMP_CWORD=3\n"
-        '_clusterkit_completion clusterkit\necho "${COMPREPLY[@]}"'
-    )
     done = subprocess.run(
-        ["bash", "-c", script],
+        [shell, "-c", script],
         cwd=desk,
         env={**os.environ, "HOME": str(desk), "PATH": f"{desk}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == "h200\n"
+    assert done.stdout == "h200\n", done.stderr

@@ -36,6 +36,7 @@ from clusterkit.core import files
 from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
+from clusterkit.transport.login import LoginNode
 
 MIXED = """\
 cpu*|40|1-00:00:00|(null)|64|256000|n/a
@@ -203,6 +204,22 @@ def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--force" in str(again.exception)
     assert runner.invoke(app, ["init", "--force"]).exit_code == 0
     assert load_settings(cwd=tmp_path, environ={}).files == (tmp_path / "clusterkit.yaml",)
+
+
+def test_a_login_node_without_slurm_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def answer(node: LoginNode, words: Sequence[str], *, timeout_s: float) -> Answer:
+        return Answer(code=127, errors=f"bash: line 1: exec: {words[0]}: not found\n")
+
+    monkeypatch.setattr(LoginNode, "answer", answer)
+    refused = CliRunner().invoke(app, ["init", "--login", "me@login:22"]).exception
+    assert isinstance(refused, UserError)
+    assert str(refused).startswith("no Slurm answers on me@login:22")
+    assert str(refused).endswith("hint: log in and try `sinfo`: ssh me@login")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_question_ends_by_ctrl_c_as_any_work_does(tmp_path: Path) -> None:

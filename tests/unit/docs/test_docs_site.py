@@ -153,6 +153,40 @@ def test_the_copy_button_takes_what_is_typed(block: str, copied: str) -> None:
     assert json.loads(done.stdout) == copied
 
 
+_CLICK = """\
+const made = [];
+const block = { querySelector: () => ({ textContent: "$ clusterkit doctor\\nall is well\\n" }),
+                append: (button) => made.push(button) };
+const button = () => ({ addEventListener(_, does) { this.click = does; } });
+let loaded;
+globalThis.document = { addEventListener: (_, does) => { loaded = does; },
+                        querySelectorAll: () => [block], createElement: button };
+const clipboard = { writeText: async (text) => { clipboard.text = text; } };
+Object.defineProperty(globalThis, "navigator", { value: { clipboard }, configurable: true });
+globalThis.setTimeout = () => {};
+require(process.argv[1]);
+loaded();
+made[0].click().then(() => console.log(made.length, made[0].textContent, clipboard.text));
+"""
+"""As much of a page as the script looks at: one block, which it adds a button to."""
+
+
+def test_every_page_has_buttons_that_copy(site: Path) -> None:
+    require("node")
+    pages = [page for page in site.rglob("*.html") if "highlight-" in page.read_text("utf-8")]
+    assert len(pages) > 50
+    loads = re.compile(r'<script src="([^"]*_static/copy\.js)')
+    for page in pages:
+        found = loads.search(page.read_text("utf-8"))
+        assert found, page
+        script = page.parent / found[1]
+        assert script.is_file()
+    done = subprocess.run(
+        ("node", "-e", _CLICK, script), check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "1 Copied clusterkit doctor\n"
+
+
 def _text(page: Path) -> str:
     return re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
 

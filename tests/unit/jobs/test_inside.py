@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
@@ -25,10 +29,12 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.find import SeveralRunsError
-from clusterkit.jobs.inside import Said, _said, listens_here
+from clusterkit.jobs.inside import Forward, Place, Said, _said, listens_here
 from clusterkit.jobs.state.load import Job
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
+from clusterkit.transport.ssh.attach import Login
+from clusterkit.transport.ssh.config import SshOptions
 from tests.helpers.needs import require
 
 PROGRAM = read_template("programs/machine/enter.sh")
@@ -150,6 +156,82 @@ def test_ports(text: str, ports: tuple[int, int]) -> None:
 def test_what_is_no_port_is_told(text: str) -> None:
     with pytest.raises(UserError, match="ports are numbers"):
         _ports(text)
+
+
+def test_a_port_of_this_machine_that_is_in_use_is_told() -> None:
+    place = cast(Place, None)  # a node is reached only once the port is ours
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match="Address already in use") as refused:
+            Forward(place, 6006, local=port, told=pytest.fail)
+    hint = f"take another one here, such as {port + 1}:6006; 0:6006 takes any"
+    assert str(refused.value) == (
+        f"port {port} of this machine: Address already in use\nhint: {hint}"
+    )
+
+
+class Connection:
+    """A connection to sshd, as paramiko has it: it can break, and carries one word back."""
+
+    def __init__(self) -> None:
+        self.alive = True
+
+    def is_active(self) -> bool:
+        return self.alive
+
+    def open_channel(self, *_: object) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=self._echo, args=(theirs,), daemon=True).start()
+        return ours
+
+    @staticmethod
+    def _echo(far: socket.socket) -> None:
+        with far, suppress(BrokenPipeError):  # whoever tries the port sends nothing
+            far.sendall(far.recv(100).upper())
+
+
+def test_a_forward_goes_on_over_a_new_login_where_its_own_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a laptop has slept; while nobody answers it says so, and keeps its port."""
+    made: list[Connection] = []
+    no_route = [False]
+
+    def logged_in(login: Login) -> Connection:
+        if no_route[0]:
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        made.append(Connection())
+        return made[-1]
+
+    monkeypatch.setattr(Login, "_logged_in", logged_in)
+    told: list[str] = []
+    login = Login("n7", SshOptions())
+    monkeypatch.setattr("clusterkit.jobs.inside._login", lambda _: login)
+    job = SimpleNamespace(run=None, submission=SimpleNamespace(kind=ClusterKind.SSH))
+    monkeypatch.setattr(
+        "clusterkit.jobs.inside.load_job",
+        lambda _: SimpleNamespace(status=JobStatus(state=JobState.RUNNING)),
+    )
+    place = cast(Place, SimpleNamespace(job=job, node="n7"))
+    forward = Forward(place, 6006, local=0, told=told.append)
+    threading.Thread(target=forward.serve, daemon=True).start()
+
+    def answer() -> bytes:
+        with socket.create_connection(("127.0.0.1", forward.local), 60) as near:
+            near.sendall(b"hello")
+            return near.recv(100)
+
+    assert answer() == b"HELLO"
+    made[0].alive = False
+    assert answer() == b"HELLO"
+    assert len(made) == 2
+    made[1].alive, no_route[0] = False, True
+    assert answer() == b""
+    assert "n7: " in told[0]
+    no_route[0] = False
+    assert answer() == b"HELLO"
+    assert len(made) == 3
+    forward._listener.close()
 
 
 def test_what_a_node_says_is_told_apart_from_why_it_says_nothing() -> None:

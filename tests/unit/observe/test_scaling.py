@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -470,6 +471,45 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
     assert "n2 is slower" in text
     empty = page(scaling(row(1, 0, problem="it printed nothing")), {})
     assert "Nothing could be measured" in empty
+
+
+@pytest.mark.parametrize("rates", [(431.2, 401.5), (1.2e6, 2.2e6, 9.9e6), (100, 900, 50)])
+def test_lines_axes_and_bars_of_the_page_lie_within_their_frames(rates: tuple[float, ...]) -> None:
+    found = scaling(*(row(2**k, rate) for k, rate in enumerate(rates)))
+    drawings = re.findall(r"<svg.*?</svg>", page(found, {}), re.DOTALL)
+    assert len(drawings) == 1 + len(rates), "the picture, and a bar in each row"
+    for drawing in map(ET.fromstring, drawings):
+        _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+        for place in drawing.iter():
+            across, down = _extent(place)
+            assert 0 <= min(across) <= max(across) <= width, ET.tostring(place)
+            assert 0 <= min(down) <= max(down) <= height, ET.tostring(place)
+
+
+def _extent(shape: ET.Element) -> tuple[list[float], list[float]]:
+    """Return all x and all y of a shape of the page; of a text roughly, from its letters."""
+    at = {name: float(shape.get(name, 0)) for name in ("x", "y", "cx", "cy", "r", "width")}
+    match shape.tag:
+        case "path":
+            words = re.findall(r"([MLHV]?)\s*([0-9.e+-]+)(?:\s+([0-9.e+-]+))?", shape.attrib["d"])
+            across = [float(one) for kind, one, _ in words if kind != "V"]
+            down = [float(one) for kind, one, _ in words if kind == "V"]
+            return across, down + [float(two) for kind, _, two in words if two]
+        case "circle":
+            return [at["cx"] - at["r"], at["cx"] + at["r"]], [
+                at["cy"] - at["r"],
+                at["cy"] + at["r"],
+            ]
+        case "rect":
+            return [at["x"], at["x"] + at["width"]], [
+                at["y"],
+                at["y"] + float(shape.attrib["height"]),
+            ]
+        case "text":
+            wide = 7.2 * len(shape.text or "")  # of 12 pixels, in a wide font
+            left = {"end": wide, "middle": wide / 2}.get(shape.get("text-anchor", ""), 0.0)
+            return [at["x"] - left, at["x"] - left + wide], [at["y"] - 10, at["y"] + 3]
+    return [0.0], [0.0]
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

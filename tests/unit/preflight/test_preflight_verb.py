@@ -34,6 +34,7 @@ from clusterkit.preflight.targets import aim
 from clusterkit.preflight.text import drain_commands
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
+from clusterkit.transport.ssh.transport import SshTransport
 from tests.helpers.command_line import typed_in
 from tests.helpers.doc_blocks import blocks
 from tests.helpers.paths import ROOT
@@ -151,12 +152,16 @@ def test_a_reason_is_cut_between_words() -> None:
 
 
 @pytest.mark.parametrize("kind", ClusterKind)
-@pytest.mark.parametrize(("via", "kinds"), [("ssh", "ssh slurm"), ("srun", "slurm")])
-def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: str) -> None:
+@pytest.mark.parametrize(
+    ("via", "kinds"), [("ssh", "ssh slurm"), ("srun", "slurm"), (None, "ssh slurm")]
+)
+def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str | None, kinds: str) -> None:
     """Checks leave out what one machine alone cannot get wrong."""
     target = aim(PreflightOptions(hosts="n[1-2]", via=via), ClusterSpec(name="c", kind=kind))
     assert target.job.kind in kinds.split()
     assert target.slurm is (target.job.kind == "slurm")
+    if via is None:
+        assert isinstance(target.transport, SshTransport) is (kind is not ClusterKind.SLURM)
 
 
 def test_a_node_that_cannot_be_checked_says_so(

@@ -30,7 +30,7 @@ from clusterkit.observe.bench.scaling.result import (
     step_time,
 )
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 78.0, 34.0
 _TOP, _RIGHT = 14.0, 110.0
 """Room for what stands beside the last point."""
 
