@@ -71,8 +71,8 @@ class Preflight:
 
     def __repr__(self) -> str:
         """Show how many nodes are usable."""
-        fit = "fit" if self.fit else "not fit"
-        return f"<preflight: {fit}, {len(self.usable)} of {len(self.report.nodes)} nodes usable>"
+        how = "healthy" if self.fit else "unhealthy"
+        return f"<preflight: {how}, {len(self.usable)} of {len(self.report.nodes)} nodes usable>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -103,7 +103,7 @@ def read_text(
     The line ends of Windows become those of Unix, unless they are to be looked at, too.
 
     Raises:
-        UserError: it cannot be read, holds more than `most` bytes, or is no UTF-8.
+        UserError: it cannot be read, holds more than `most` bytes, or is not UTF-8.
     """
     text = _decoded(lambda: ownership.read_any(path, most=most), source or str(path))
     return text if keep_line_ends else text.replace("\r\n", "\n")
@@ -147,7 +147,7 @@ def _decoded(read: Callable[[], bytes], name: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"byte 0x{raw[error.start]:02x} is no UTF-8",
+            f"byte 0x{raw[error.start]:02x} is not UTF-8",
             position=Position(source=name, line=line),
             hint="save the file as UTF-8",
         ) from error
@@ -162,7 +162,7 @@ def parse_document(
     underscores. `language` is what messages call it: JSON is YAML as well.
 
     Raises:
-        UserError: it is no YAML, or says something twice.
+        UserError: it is not valid YAML, or says something twice.
     """
     root = _compose(text, source, language)
     if root is None:

@@ -103,7 +103,7 @@ class JobOptions:
         "When the job makes no progress: 'report' it (default), 'cancel' or 'restart' the job; or "
         "whom to tell, as for --on-end; repeatable.", "[restart, slack ~/.slack-url]",
         "Hanging")] = ()
-    hang_after: Annotated[int | None, Option("S", "Seconds without a step that are no hang yet: "
+    hang_after: Annotated[int | None, Option("S", "Seconds without a step that are not a hang yet: "
         "300, or twice the longest so far; up to the fourth step three times as many.",
         "1800")] = None
     image: Annotated[str | None, Option("NAME", "Image to run in.",

@@ -317,7 +317,7 @@ def test_a_slow_link_is_named_with_both_of_its_ends(desk: Desk, via: str) -> Non
 
 SSHD: dict[str, tuple[Callable[[Lab, Path], Context], str]] = {
     "stopped": (lambda lab, _: sshd_stopped(lab, "n2"), "connection refused"),
-    "hung": (lambda lab, _: sshd_hung(lab, "n2"), "no answer before the time-out"),
+    "hung": (lambda lab, _: sshd_hung(lab, "n2"), "no answer before the timeout"),
     "host-key": (lambda lab, tmp: sshd_changed(lab, "n2", tmp, key=True), "its host key has chang"),
     "login": (
         lambda lab, tmp: sshd_changed(lab, "n2", tmp, "AuthorizedKeysFile none"),

@@ -195,7 +195,7 @@ def _check(command: Any, context: typer.Context, new: list[str], job: str) -> No
         first = f"{behind}\n  " if hasattr(error, "possibilities") else ""
         raise UserError(problem.message, hint=f"{first}{problem.hint}") from error
     if count:
-        raise UserError(f"{new[-count]} is no flag of submit", hint=behind)
+        raise UserError(f"{new[-count]} is not a flag of submit", hint=behind)
 
 
 def _parsed(command: Any, context: Any, words: list[str]) -> tuple[Any, int]:

@@ -418,7 +418,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON: {error}", hint=hint) from error
+        raise UserError(f"{path} is not valid JSON: {error}", hint=hint) from error
     if not isinstance(document, dict):
         raise UserError(f"{path} holds no JSON object", hint=hint)
     return document

@@ -102,7 +102,7 @@ def parse_spec(text: str, *, source: str = "--array") -> Sweep:
         key, equals, rest = part.text.partition("=")
         name = key.strip()
         if not equals or not KEY.fullmatch(name):
-            wrong.append((part.start, f"{part.text!r} is no KEY=VALUES", FORMS))
+            wrong.append((part.start, f"{part.text!r} is not KEY=VALUES", FORMS))
         elif name in axes:
             wrong.append((part.start, f"{name} stands twice", f"{name}=ALL,ITS,VALUES"))
         else:
@@ -177,7 +177,7 @@ def choose(sweep: Sweep, text: str) -> Sweep:
         first, end = (int(match[1]), int(match[2] or match[1])) if match else (0, last + 1)
         if first > end or end > last:
             raise UserError(
-                f"{part.text!r} are no elements: they count from 0 to {last}",
+                f"{part.text!r} are not elements: they count from 0 to {last}",
                 hint=f"--elements 0{several}",
                 position=Position(source="--elements", line=1, column=part.start + 1, text=text),
             )

@@ -34,10 +34,10 @@ def read_yaml(text: str, source: str) -> tuple[tuple[Setting, ...], tuple[str, .
         mark = error.problem_mark
         where = f"line {reader.line(mark.index)}" if mark else "the text"
         return tuple(reader.found), (
-            f"{where} is no YAML: {error.problem}; nothing after it is read",
+            f"{where} is not valid YAML: {error.problem}; nothing after it is read",
         )
     except (yaml.YAMLError, RecursionError):
-        return tuple(reader.found), ("the text is no YAML that can be read",)
+        return tuple(reader.found), ("the text is not valid YAML",)
     return tuple(reader.found), ()
 
 

@@ -403,16 +403,16 @@ def test_files_that_are_no_configuration_say_what_to_give_instead(tmp_path: Path
     with pytest.raises(UserError, match=r"there is no .*config\.json\n.*of a model"):
         model_of_config(tmp_path)
     for text, says in [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[1]", "no JSON object"),
-        ("\x00", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("\x00", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
     ]:
         bad.write_text(text)
         with pytest.raises(UserError, match=says):
             model_of_config(bad)
     bad.write_bytes(b"\xff\xfe{")
-    with pytest.raises(UserError, match="is no JSON"):
+    with pytest.raises(UserError, match="is not valid JSON"):
         model_of_config(bad)
 
 

@@ -188,7 +188,7 @@ def test_a_job_is_submitted_again_with_what_is_to_be_other(code: Path, tmp_path:
     assert (Path(jobs[1]["run_dir"]) / FILE).stat().st_mode & 0o077 == 0
     for words, message in (
         (("--nods", "3"), "did you mean --nodes"),
-        (("--name", "n", "say.sh"), "say.sh is no flag of submit"),
+        (("--name", "n", "say.sh"), "say.sh is not a flag of submit"),
     ):
         wrong = typed_in(tmp_path, "rerun", "latest", *words, **home)
         assert wrong.returncode == 2

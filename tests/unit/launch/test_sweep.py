@@ -60,11 +60,11 @@ def test_what_looks_like_a_range_and_is_none() -> None:
 @pytest.mark.parametrize(
     ("text", "column", "said"),
     [
-        ("", 1, "is no KEY=VALUES"),
-        ("0-9", 1, "is no KEY=VALUES"),
-        ("lr=1;0-9", 6, "is no KEY=VALUES"),
-        ("a=1;", 5, "is no KEY=VALUES"),
-        ("a b=1", 1, "is no KEY=VALUES"),
+        ("", 1, "is not KEY=VALUES"),
+        ("0-9", 1, "is not KEY=VALUES"),
+        ("lr=1;0-9", 6, "is not KEY=VALUES"),
+        ("a=1;", 5, "is not KEY=VALUES"),
+        ("a b=1", 1, "is not KEY=VALUES"),
         ("lr=", 4, "empty value"),
         ("lr=1,,2", 6, "empty value"),
         ("a=1;a=2", 5, "a stands twice"),

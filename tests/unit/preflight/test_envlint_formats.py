@@ -118,10 +118,10 @@ def test_mappings_of_yaml_are_not_set_in_one_process() -> None:
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("NCCL_IB_SL: 1\n---\na: b: c\n", "line 3 is no YAML: mapping values"),
-        ("NCCL_IB_SL: 1\n---\na: {\n", "is no YAML"),
-        ("\x00", "no YAML that can be read"),
-        ("[" * 5000, "no YAML that can be read"),
+        ("NCCL_IB_SL: 1\n---\na: b: c\n", "line 3 is not valid YAML: mapping values"),
+        ("NCCL_IB_SL: 1\n---\na: {\n", "is not valid YAML"),
+        ("\x00", "the text is not valid YAML"),
+        ("[" * 5000, "the text is not valid YAML"),
     ],
 )
 def test_what_is_no_yaml_is_told(text: str, note: str) -> None:

@@ -260,7 +260,7 @@ def test_where_no_node_is_left_nobody_is_told_to_leave_them_out(verb: Verb, tmp_
         (("--hostfile", "nosuch"), ["cannot read nosuch", "check the path"]),
         (("--hostfile", "empty"), ["empty is empty", "one host per line"]),
         (("--hostfile", "-"), ["<stdin> is empty", "one host per line"]),
-        (("--hostfile", "binary"), ["is no UTF-8", "binary:1", "save the file as UTF-8"]),
+        (("--hostfile", "binary"), ["is not UTF-8", "binary:1", "save the file as UTF-8"]),
         (("--via", "local", "--nodes", "0"), ["--nodes 0: there are 1", "hint: --nodes 1, or"]),
         (("--hosts", "n[1-3]", "--nodes", "4"), ["--nodes 1 to --nodes 3"]),
     ],

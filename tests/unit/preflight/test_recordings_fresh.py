@@ -116,7 +116,7 @@ def _kernel(name: str, folder: Path) -> list[Finding]:
             "dmesg_gpud46_13_109.txt",
             [
                 ("GPU011", "warn", "nvidia-peermem met an invalid context"),
-                ("GPU011", "fail", "0000:cb:00: Xid 109 (context switch time-out)"),
+                ("GPU011", "fail", "0000:cb:00: Xid 109 (context switch timeout)"),
             ],
         ),
         ("dmesg_xid32_31_app.txt", []),
