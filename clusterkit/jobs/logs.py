@@ -150,18 +150,25 @@ def read_logs(
     yield from pieces if run.foreign is None else _bounded(pieces)
 
 
-def last_step_line(run: RunFolder) -> str | None:
+def last_step_line(run: RunFolder, *, or_any: bool = False) -> str | None:
     """Return the last line that tells a step of the training, with its loss or speed if it has one.
 
-    That is one of the first node that tells any, near the end of its log; None where none does.
+    That is one of the first node that tells any, near the end of its log. Where none does it is
+    the last line of the first that printed one with `or_any`, and else None.
     """
+    last = None
     for rank in _there(run):
         reader = LogReader(run.log(rank), tail=_STEP_LINES, within=_STEP_BYTES)
         lines = "".join((*reader.pieces(), *reader.rest())).split("\n")
         told = next((line for line in reversed(lines) if step_of(line) is not None), None)
         if told is not None:
-            return in_line(ESCAPES.sub("", told.rpartition("\r")[2])).strip()
-    return None
+            return _plain(told)
+        last = last or next(filter(None, map(_plain, reversed(lines))), None)
+    return last if or_any else None
+
+
+def _plain(line: str) -> str:
+    return in_line(ESCAPES.sub("", line.rpartition("\r")[2])).strip()
 
 
 def _pieces(readers: Iterable[LogReader]) -> Iterator[str]:

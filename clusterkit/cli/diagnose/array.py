@@ -50,7 +50,7 @@ def causes_of(jobs: Sequence[Job], rules: Sequence[Rule] | None = None) -> Cause
 
 def blocks(array: str, jobs: Sequence[Job], causes: Causes) -> Iterator[str]:
     """Yield for each cause which jobs it ended, the answer of `diagnose`, and what to type."""
-    return _blocks(f"diagnose {array}", jobs, causes, _why)
+    return _blocks("diagnose", array, jobs, causes, _why)
 
 
 def log_blocks(
@@ -65,7 +65,7 @@ def log_blocks(
         for line in lines or last_words(first.job):
             yield from rows(line, 1)
 
-    return _blocks(f"logs {array}", jobs, causes, output)
+    return _blocks("logs", array, jobs, causes, output)
 
 
 def cause_documents(
@@ -90,26 +90,27 @@ def cause_documents(
 
 
 def _blocks(
-    ask: str,
+    verb: str,
+    array: str,
     jobs: Sequence[Job],
     causes: Causes,
     body: Callable[[JobDiagnosis], Iterator[str]],
 ) -> Iterator[str]:
     for group in causes[:_MOST_CAUSES]:
         which = _indices(group)
-        numbers = f"{fold_numbers(which)}  ({len(group)} of {len(jobs)})"
+        numbers = f"{array}/{fold_numbers(which)}  ({len(group)} of {len(jobs)})"
         yield from labelled("jobs" if len(group) > 1 else "job", numbers, console.bold)
         yield from body(group[0])
         steps = sorted({one.diagnosis.step for one in group if one.diagnosis.step is not None})
         if steps:
             last = f"{steps[0]}" if len(steps) == 1 else f"between {steps[0]} and {steps[-1]}"
             yield from labelled("step", f"the last that was printed: {last}")
-        yield f"one    $ clusterkit {ask}/{which[0]}"
+        yield f"one    $ clusterkit {verb} {array}/{which[0]}"
         yield ""
     left = causes[_MOST_CAUSES:]
     if left:
         which = [number for group in left for number in _indices(group)]
-        yield f"{len(left)} more causes (jobs {fold_numbers(which)}): --json lists all"
+        yield f"{len(left)} more causes (jobs {array}/{fold_numbers(which)}): --json lists all"
 
 
 def _why(first: JobDiagnosis) -> Iterator[str]:

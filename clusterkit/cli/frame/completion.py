@@ -175,17 +175,17 @@ def _jobs() -> Iterator[tuple[str, str]]:
     from clusterkit.jobs.find import LATEST, list_runs
 
     yield LATEST, "the newest job or array"
-    arrays = set()
+    told = set()
     runs = list_runs(Path(root) for root in _settings()["roots"])
     for run in runs[: -_MOST_JOBS - 1 : -1]:
         submission = read_submission(run)
         if submission is None:
             continue
         shown = f"{submission.name} on {submission.cluster}"
-        if submission.array and submission.array not in arrays:
-            arrays.add(submission.array)
-            yield submission.array, shown
-        yield submission.job_id or run.key, shown
+        for word in (submission.array, submission.job_id or run.key, submission.name):
+            if word and word not in told:
+                told.add(word)
+                yield word, shown
 
 
 _VALUES: Mapping[str, Callable[[], Values]] = {

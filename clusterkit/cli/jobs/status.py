@@ -33,7 +33,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text import cut, in_words, limit_in_words, some_of, table
 from clusterkit.core.timing import scaled
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import hangs, node_results, runfolder
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.document import document_of, full_document_of, name_of, notified
@@ -294,7 +294,7 @@ def _describe(job: Job) -> None:
     console.say(f"  submitted  {_moment(submission.submitted_at)}", *_times(job, attempts))
     if submission.time_limit_s:
         console.say(f"  limit      {limit_in_words(submission.time_limit_s)}")
-    console.say(*starter_lines(job), f"  folder     {job.run.path}")
+    console.say(*_hangs(job), *starter_lines(job), f"  folder     {job.run.path}")
     console.say(*_attempts(job, attempts))
     for line in notified(job.run) or ():
         console.say(f"  told       {line}")
@@ -305,6 +305,16 @@ def _describe(job: Job) -> None:
         console.say(f"  next       clusterkit wait {name_of(job)} {again}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
+
+
+def _hangs(job: Job) -> list[str]:
+    """Return how long a running job has made no progress by now: its state says how long then."""
+    attempt = node_results.latest_attempt(job.run)
+    hang = hangs.open_hang(job.run, attempt) if job.status.state is JobState.RUNNING else None
+    if hang is None:
+        return []
+    silent = in_words(hang.silent_s + max(0.0, time.time() - hang.at))
+    return [f"  hangs      for {silent} by now; clusterkit diagnose {name_of(job)} says where"]
 
 
 def _attempts(job: Job, attempts: Sequence[Results]) -> list[str]:

@@ -174,7 +174,10 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
     values = [values_text(job) for job in shown]
-    steps = [last_step_line(job.run) or "" for job in shown]
+    steps = [
+        last_step_line(job.run, or_any=job.status.state is JobState.SUCCEEDED) or ""
+        for job in shown
+    ]
     if sys.stdout.isatty():
         steps = [cut(step, _STEP_WIDTH) for step in steps]
     cells = [

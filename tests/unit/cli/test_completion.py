@@ -96,7 +96,7 @@ def test_jobs_come_newest_first_and_their_texts_are_no_code(desk: Path) -> None:
     document = files.read_json(hostile.submission) or {}
     files.write_json(hostile.submission, {**document, "job_id": "$(touch hit)"})
     shown = [tab(desk, shell, "clusterkit status ").stdout for shell in ("bash", "zsh", "fish")]
-    assert shown[0].splitlines() == ["latest", "array-0a1b2c", "42", "41"]
+    assert shown[0].splitlines() == ["latest", "array-0a1b2c", "42", "new", "41"]
     for text in shown:
         assert "\x1b" not in text
         assert not set("`$;&|<>\\") & set(text)

@@ -141,11 +141,11 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
     waited = run(desk, "wait", name, "--json")
     assert waited.returncode == 1
     assert json.loads(waited.stdout)["counts"] == {"succeeded": 1, "failed": 1}
-    assert "job    1  (1 of 2)\nwhat   the script ended with exit code 3" in waited.stderr
+    assert f"job    {name}/1  (1 of 2)\nwhat   the script ended with exit code 3" in waited.stderr
     shown = run(desk, "status", name)
     assert shown.returncode == 1
     assert shown.stdout.startswith(f"{name}  1 succeeded, 1 failed\n")
-    assert f"{jobs[0]['job_id']}  c0  code=0  succeeded\n" in shown.stdout
+    assert f"{jobs[0]['job_id']}  c0  code=0  0  succeeded\n" in shown.stdout
     listed = json.loads(run(desk, "status", name, "--json").stdout)["jobs"]
     assert [job["values"] for job in listed] == [{"code": "0"}, {"code": "3"}]
     assert run(desk, "logs", f"{name}/1").stdout.strip().startswith("3")
@@ -187,10 +187,13 @@ def test_failed_jobs_of_a_sweep_are_folded_by_cause_and_latest_is_all_of_it(desk
     assert found.returncode == 1
     assert found.stdout in waited.stderr
     first, second = found.stdout.rstrip().split("\n\n")
-    for text in ("jobs   3-5  (3 of 6)\nwhat   the script raised ValueError.", "between 5 and 7"):
+    for text in (
+        f"jobs   {array}/3-5  (3 of 6)\nwhat   the script raised ValueError.",
+        "between 5 and 7",
+    ):
         assert text in first
     assert first.endswith(f"one    $ clusterkit diagnose {array}/3")
-    assert second.startswith("job    2  (1 of 6)\nwhat   the script raised KeyError.")
+    assert second.startswith(f"job    {array}/2  (1 of 6)\nwhat   the script raised KeyError.")
     assert max(map(len, found.stdout.replace(str(desk), "").splitlines())) <= 80
     causes = json.loads(run(desk, "diagnose", array, "--json").stdout)["causes"]
     told = [(one["indices"], one["steps"], one["cause"]["rule"]) for one in causes]
