@@ -106,6 +106,7 @@ def _topic(name: str, framework: Framework | UserError) -> Topic:
         "slots": f"nodes {uneven}",
         "sets": ", ".join(framework.provides),
         "by hand": framework.by_hand,
+        "settings": texts("settings").get(name, ""),
     }
     rows = [(fact, text) for fact, text in facts.items() if text]
     text = paragraphs(f"{framework.summary}.") + "\n\n" + table(rows)

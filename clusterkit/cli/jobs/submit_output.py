@@ -54,7 +54,9 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
 def headline(plan: LaunchPlan) -> str:
     """Return what a plan starts, where, and for how long at most, in one line."""
     limit = f", limit {limit_in_words(plan.time_limit_s)}" if plan.time_limit_s else ""
-    return f"{summary(plan)}, cluster {plan.cluster.name}{limit}"
+    each, rest = divmod(plan.processes, plan.nodes)
+    started = f", {each} per node" * (plan.framework == "env" and not rest)
+    return f"{summary(plan)}{started}, cluster {plan.cluster.name}{limit}"
 
 
 def forecast_of(plan: LaunchPlan) -> Forecast | None:

@@ -68,6 +68,10 @@ def test_words_near_a_topic_lead_to_it(word: str, topic: str) -> None:
     assert find_topic(word).name == topic
 
 
+def test_how_many_processes_of_a_plain_command_start_is_explained() -> None:
+    assert "--set env.per-node=1" in find_topic("env").text
+
+
 def test_words_that_are_no_topics_lead_on() -> None:
     for row in read_table(topics.__file__, "near.tsv"):
         if row["topic"]:

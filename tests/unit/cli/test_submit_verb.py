@@ -420,6 +420,15 @@ def test_a_time_limit_is_shown_and_one_warned_of_that_may_be_meant_in_hours(
     assert f"processes, cluster a100, limit {limit}\n" in done.stderr
 
 
+@pytest.mark.parametrize(("more", "each"), [((), 2), (("--set", "env.per-node=1"), 1)])
+def test_how_often_a_plain_command_starts_on_a_node_is_shown(
+    desk: Path, more: tuple[str, ...], each: int
+) -> None:
+    words = ("--nodes", "2", "--gpus-per-node", "2", *more, "--", "date")
+    done = run(desk, "submit", "--dry-run", "-c", "a100", *words)
+    assert f"{2 * each} processes, {each} per node, cluster a100" in done.stderr
+
+
 def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:
     words = ("--framework", "deepspeed", "--ds-preset", "zero3", "--only", "config", "--stdout")
     done = run(desk, "render", *words)
