@@ -127,7 +127,7 @@ def of_cluster(
                 hint="--via srun allocates the nodes that are free for it; --via ssh asks all, "
                 "where ssh to nodes is allowed",
             )
-        note += ": srun allocates the nodes that are free for this (--via srun)"
+        note += ": the command runs there in an allocation of its own (srun)"
     on_slurm = cluster.kind.scheduled and via != "local"
     asleep = asleep_among(nodes) if on_slurm else {}
     nodes = tuple(node for node in nodes if node not in asleep)

@@ -101,9 +101,7 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
     if report.job_cannot_run:
         yield None, "the job cannot run as it is: see the findings about the job above"
     if unhealthy and not usable and not report.unasked:
-        text = (
-            f"no node {report.of_asked}is usable: fix what is named above, the last finding first"
-        )
+        text = f"no node {report.of_asked}is usable: fix the findings above; the worst stands last"
         yield None, text
     elif unhealthy:
         excluded = hostlist.fold_set(report.exclude)

@@ -86,8 +86,8 @@ def _why_alike(rows: Sequence[Candidate]) -> Sequence[str]:
     kept = any(memory.peak.bytes_of(Kind.GRADIENTS) for memory in found.values())
     if len(found) < len(_ZERO) or len(peaks) > 1 or len(sizes) > 1 or kept:
         return ()
-    text = f"zero1 and zero2 need the same: both peak ({peaks.pop()}) before gradients are kept,"
-    return ("", *wrapped(f"{text} and gradients are all that zero2 divides in addition."))
+    text = "zero1 and zero2 need the same here: zero2 divides the gradients as well, but the peak"
+    return ("", *wrapped(f"{text} ({peaks.pop()}) comes before gradients are kept."))
 
 
 def _largest(memory: Memory) -> str:

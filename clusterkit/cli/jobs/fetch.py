@@ -89,7 +89,8 @@ def _asked(way: Relay, node: LoginNode, job: str, path: str | None) -> tuple[str
     if not answer.ok or not run_id or not folder:
         lines = answer.errors.strip().splitlines() or [f"exit code {answer.code}"]
         told = next((line for line in lines if line.startswith("error: ")), lines[-1])
-        hint = next((line[6:] for line in lines if line.startswith("hint: ")), None)
+        begun = next((k for k, line in enumerate(lines) if line.startswith("hint: ")), len(lines))
+        hint = "\n".join(lines[begun:]).removeprefix("hint: ") or None
         message = told.removeprefix("error: ").removeprefix(f"{node.name}: ")
         raise RemoteError(message, node=node.name, hint=hint)
     if PurePosixPath(run_id).name != run_id or run_id in {".", ".."}:

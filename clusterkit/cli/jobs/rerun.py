@@ -165,7 +165,7 @@ def _folder(run: RunFolder) -> tuple[Path, str | None]:
         lost = of_file and not Path(folder or "", script).exists()
         if gone or lost:
             what = f"{folder} is gone" if gone else f"{script} is gone from {folder}"
-            console.note(f"{what}: run as it was, in {snapshot}")
+            console.note(f"{what}: its copy in the run folder is run, {snapshot}")
             if config := nearest_file(Path(folder or ".")):
                 os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", str(config))
             return snapshot, script if of_file else None

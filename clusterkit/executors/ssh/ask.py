@@ -68,7 +68,7 @@ def lines(refusals: Mapping[str, RemoteError]) -> tuple[str, ...]:
 
 def _around(busy: Sequence[str], layout: SshLayout) -> str:
     """Return what to do about nodes whose slots others hold."""
-    wait = "wait for those jobs or cancel them (clusterkit cancel RUN)"
+    wait = "queue it behind such a job (--after JOB:any), or end that (clusterkit cancel JOB)"
     left = {host.name for host in layout.cluster.hosts}.difference(busy)
     if len(left) < len(layout.names) + len(layout.spares):
         return wait

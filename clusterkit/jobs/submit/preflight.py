@@ -137,7 +137,7 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
     unhealthy = hostlist.fold_set(report.exclude)
     left = len(report.usable) + len(report.unasked)
     if report.job_cannot_run:
-        what, hint = "the job cannot run", "fix what is named above, or --force"
+        what, hint = "the job cannot run", "fix the findings above, or --force"
     elif enough:
         what = f"unhealthy: {unhealthy}"
         hint = "--exclude-unfit continues without (enough are left), "
@@ -148,5 +148,5 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> PreflightFail
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
         what = f"unhealthy: {unhealthy}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""
-        hint = f"fix what is named above, {fewer}or --force"
+        hint = f"fix the findings above, {fewer}or --force"
     return PreflightFailedError(f"not submitted: {what}", hint=hint, report=report)

@@ -535,5 +535,6 @@ def _before(hit: Hit, count: int) -> tuple[str, ...]:
 def everybody(finding: Finding) -> str:
     """Return to whom it happened, folded: ranks where they are known on all nodes, else nodes."""
     if len(finding.ranks) >= max(len(finding.nodes), 1):
-        return ranks_in_words(finding.ranks)
+        ranks = ranks_in_words(finding.ranks)  # of srun they are its tasks, which may have many
+        return ranks.replace("rank", "task") if finding.rule == _SLURM_REPORT else ranks
     return hostlist.fold_set(finding.nodes) if finding.nodes else ""

@@ -85,7 +85,9 @@ def test_what_is_edited_afterwards_changes_no_job_and_a_lost_script_runs_again(
     (work / "train.py").unlink()
     again = typed_in(work, "rerun", run.key, "--wait")
     assert again.returncode == 0, again.stderr
-    assert f"train.py is gone from {work}: run as it was, in {copy}" in again.stderr
+    assert (
+        f"train.py is gone from {work}: its copy in the run folder is run, {copy}" in again.stderr
+    )
     assert typed_in(work, "logs", "latest").stdout == "not-committed data then\n"
 
 

@@ -93,8 +93,8 @@ def test_one_hint_for_all_nodes_that_are_busy() -> None:
     error = refused(both, one)
     assert isinstance(error, NodesBusy)
     assert str(error).count("hint: ") == 1
-    assert str(error).endswith("(clusterkit cancel RUN), or leave the nodes out: --exclude n[1-2]")
-    assert str(refused(both, layout())).endswith("(clusterkit cancel RUN)")  # none are left
+    assert str(error).endswith("(clusterkit cancel JOB), or leave the nodes out: --exclude n[1-2]")
+    assert str(refused(both, layout())).endswith("(clusterkit cancel JOB)")  # none are left
 
 
 @pytest.fixture

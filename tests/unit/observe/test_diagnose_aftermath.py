@@ -16,7 +16,7 @@ from clusterkit.observe.diagnose.evidence import took_steps
 from clusterkit.observe.diagnose.lines import time_of
 from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose, everybody
 
 Say = Callable[..., Diagnosis]
 
@@ -491,3 +491,9 @@ def test_an_error_of_the_words_for_another_is_not_the_cause(say: Say) -> None:
     alone = say(second)
     assert alone.cause is not None
     assert alone.cause.evidence.text.startswith("AttributeError")
+
+
+def test_what_srun_counts_are_its_tasks(say) -> None:
+    step = "srun: error: n1: task 1: Exited with exit code 1\n"
+    found = say(f"ValueError: no\n{step}{step.replace('1:', '2:')}")
+    assert [everybody(one) for one in found.others if one.rule == "slurm-report"] == ["tasks 1-2"]

@@ -448,12 +448,12 @@ def test_a_slurm_cluster_is_looked_at_through_the_users_own_jobs(slurm: Path) ->
     assert (asked.order, asked.note) == (("n1", "n2", "n3", "n4"), "")
     by_itself = of_cluster(cluster, PreflightOptions(), allocate=True)  # nodes run
     assert by_itself.order == ("n1", "n2", "n3", "n4")
-    assert by_itself.note.startswith("no job of yours runs on big: srun allocates")
+    assert by_itself.note.startswith("no job of yours runs on big: the command runs there in an")
     (slurm / "jobs").write_text("7|n[1-2]\n9|n3,other\n")
     both = of_cluster(cluster, PreflightOptions(), allocate=True)
     assert [part.nodes for part in both.parts] == [("n1", "n2"), ("n3",), ("n4",)]
     assert (both.order, both.unasked) == (("n1", "n2", "n3", "n4"), ())
-    assert both.note.startswith("no job of yours runs on n4: srun allocates")
+    assert both.note.startswith("no job of yours runs on n4: the command runs there in an")
     alone = of_cluster(cluster, PreflightOptions(hosts="n[1-3]"), allocate=True)
     assert (alone.order, alone.note) == (("n1", "n2", "n3"), "")
 

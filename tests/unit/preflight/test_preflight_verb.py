@@ -318,7 +318,7 @@ def test_a_full_disk_behind_the_output_is_no_bug(tmp_path: Path, words: tuple[st
 @pytest.mark.parametrize(
     ("left", "needed", "said"),
     [
-        (0, 2, ["no node is left and 2 are needed", "hint: fix what is named above, or --force"]),
+        (0, 2, ["no node is left and 2 are needed", "hint: fix the findings above, or --force"]),
         (1, 2, ["1 of the 2 asked is left and 2 are needed", "ask for fewer with --nodes 1, or"]),
         (0, 1, ["no node is left and 1 is needed"]),
         (2, 3, ["2 of the 3 asked are left and 3 are needed", "--nodes 2, or"]),
