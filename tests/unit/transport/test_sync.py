@@ -16,6 +16,7 @@ from typing import Any, cast
 import paramiko
 import pytest
 
+from clusterkit.cli.nodes.nodes import _report
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.core.shell import quote_path
@@ -376,3 +377,20 @@ def test_paths_on_nodes_are_words_of_sh() -> None:
     assert quote_path("~/a b") == "\"$HOME\"/'a b'"
     assert quote_path("/x;y") == "'/x;y'"
     assert quote_path("~root") == "'~root'"
+
+
+def test_hints_of_prepared_nodes_keep_to_the_width_of_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hint = "give a folder of wheels with --wheels DIR, " * 4
+    _report(
+        [
+            virtualenv.Prepared(
+                node="n1", readiness=virtualenv.Readiness.FAILED, detail="no index", hint=hint
+            )
+        ]
+    )
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first.startswith("n1  failed")
+    assert len(more) > 1
+    assert max(map(len, more)) <= 80
