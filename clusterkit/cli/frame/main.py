@@ -110,7 +110,7 @@ def command_of(name: str) -> Any:
         settings = getattr(module, "CONTEXT_SETTINGS", None)
         verb = getattr(module, attribute, None) or getattr(module, f"{attribute}_")
         app.command(name, context_settings=settings)(verb)
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     command.name, command.rich_help_panel = name, PANELS[name]
     command.epilog = f"Example: {_EXAMPLES[name]}"
     for below, one in getattr(command, "commands", {}).items():
@@ -123,8 +123,8 @@ def _unloadable(name: str, error: ImportError) -> Any:
     """Return what stands for a verb in the list of all where its module cannot be loaded."""
     app = typer.Typer(add_completion=False)
     app.command(name, help=f"Cannot be loaded: {error}.")(lambda: None)
-    command = typer.main.get_command(app)
-    command.rich_help_panel = PANELS[name]  # type: ignore[attr-defined]
+    command: Any = typer.main.get_command(app)
+    command.rich_help_panel = PANELS[name]
     return command
 
 
