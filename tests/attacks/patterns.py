@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -123,6 +123,7 @@ def _names(path: Path, tree: ast.Module) -> Mapping[str, Any]:
 
 
 def _uses_of_names(tree: ast.Module) -> Mapping[str, frozenset[str]]:
+    """Return how the patterns of each name are used; not where that cannot be told."""
     uses: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if (
@@ -131,7 +132,25 @@ def _uses_of_names(tree: ast.Module) -> Mapping[str, frozenset[str]]:
             and node.attr in _USES
         ):
             uses.setdefault(node.value.id, set()).add(_USES[node.attr])
-    return {name: frozenset(found) for name, found in uses.items()}
+    of_items = {
+        name: set().union(*(uses[item] for item in each)) for name, each in _loops(tree, uses)
+    }
+    return {name: frozenset(found) for name, found in (of_items | uses).items()}
+
+
+def _loops(tree: ast.Module, known: Container[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each private name that is used in loops over it alone, with the names of its items."""
+    items: dict[str, list[str]] = {}
+    loaded: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            loaded[node.id] += 1
+        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Name):
+            item = node.target.id if isinstance(node.target, ast.Name) else ""
+            items.setdefault(node.iter.id, []).append(item)
+    for name, each in items.items():
+        if name.startswith("_") and len(each) == loaded[name] and all(i in known for i in each):
+            yield name, each
 
 
 def _patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
