@@ -384,6 +384,10 @@ requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://api.
 wandb.errors.CommError: Permission denied, ask the project owner to grant you access
 """
 OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memory in use."
+FULL = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. GPU 3 has a total capacity of "
+    "79.10 GiB of which 8 MiB is free. "
+)
 
 
 @pytest.mark.parametrize(
@@ -400,12 +404,12 @@ OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memor
             "asked for.",
         ),
         (
-            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {OTHERS}",
+            FULL + OTHERS,
             "cuda-out-of-memory",
-            f"free. {TAKEN}",
+            f"2 GiB that GPU 3 did not have free. {TAKEN}",
         ),
         (  # in a container it may be its own, under another number
-            f"OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB, 8 MiB free. {TAKEN}",
+            FULL + TAKEN,
             "cuda-out-of-memory",
             "did not have free.",
         ),
@@ -425,7 +429,7 @@ OTHERS = f"{TAKEN} Including non-PyTorch memory, this process has 8.10 GiB memor
         (
             "Training failed: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 9 GiB total)",
             "cuda-out-of-memory",
-            "asked for 2.00 GiB that the GPU did not have free. It stands among the last lines",
+            "asked for 2.00 GiB that the GPU did not have free (GPU 0; 9 GiB total). It stands",
         ),
         (
             "ERROR - stopped: No module named 'lossy'",
