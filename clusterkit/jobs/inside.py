@@ -159,9 +159,11 @@ def _login(place: Place) -> Any:
     return Login(place.node, SshOptions.of(read_layout(place.job.run).cluster))
 
 
-def _attached(place: Place, words: Sequence[str], *, terminal: bool = False) -> tuple[str, ...]:
+def _attached(
+    place: Place, words: Sequence[str], *more: str, terminal: bool = False
+) -> tuple[str, ...]:
     job_id = place.job.submission.job_id or ""
-    return attached_argv(place.node, job_id, words, *place.options, terminal=terminal)
+    return attached_argv(place.node, job_id, words, *place.options, *more, terminal=terminal)
 
 
 def run_on_all(job: Job, command: Sequence[str], *, timeout_s: float) -> tuple[Said, ...]:
@@ -293,7 +295,9 @@ class Forward:
 
     def _step(self, script: str, stream: int) -> None:
         words = ("bash", "-c", script, "clusterkit", str(self._port))
-        argv = _attached(self._place, words)
+        # Else Slurm keeps what ends in no newline until one follows, and messages of debuggers and
+        # of notebooks end in none. Its price, a terminal as standard output, changes no byte.
+        argv = _attached(self._place, words, "--unbuffered")
         done = subprocess.run(
             tied(argv, signal.SIGTERM),
             stdin=stream,

@@ -29,6 +29,27 @@ server.serve_forever()
 """
 SERVED = "18473"
 UNSERVED = "18474"
+DEBUGGED, PAGES = "18475", "18476"
+DEBUGS = """
+import json, socket, sys
+stream = socket.create_connection(("localhost", int(sys.argv[1])), 60).makefile("rwb")
+def ask(command, awaited, **arguments):
+    request = {"seq": 1, "type": "request", "command": command, "arguments": arguments}
+    body = json.dumps(request).encode()
+    stream.write(b"Content-Length: %d\\r\\n\\r\\n%s" % (len(body), body))
+    stream.flush()
+    while True:
+        header = stream.readline() + stream.readline()
+        found = json.loads(stream.read(int(header.split()[1])))
+        if awaited in (found.get("event"), found.get("command")):
+            return found.get("body")
+ask("initialize", "initialize", adapterID="test")
+ask("attach", "initialized", justMyCode=False)
+ask("configurationDone", "configurationDone", all=True)
+where = "__import__('os').environ['CK_NODE_NAME']"
+print(ask("evaluate", "evaluate", expression=where)["result"])
+"""
+"""Attach a debugger, let the program go on, and ask it where it runs (Debug Adapter Protocol)."""
 clusters = pytest.mark.parametrize(
     "cluster", ["lab", pytest.param("rack", marks=pytest.mark.smoke)]
 )
@@ -100,38 +121,76 @@ def test_a_command_runs_as_a_process_of_the_job(desk: Desk, cluster: str) -> Non
     assert f"{job} has ended: cancelled" in ended.stderr
 
 
-def forwarding(desk: Desk, job: str) -> subprocess.Popen[str]:
+def forwarding(desk: Desk, job: str, port: str = SERVED) -> subprocess.Popen[str]:
     """Start a forward to the second node of a job that is `serving`."""
-    words = ("forward", job, f"0:{SERVED}", "--node", "1")
-    return desk.lab.popen(
-        "head",
-        [sys.executable, "-m", "clusterkit", *words],
-        cwd=desk.folder,
-        env=desk.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return typed(desk, "forward", job, f"0:{port}", "--node", "1")
+
+
+def typed(desk: Desk, *words: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "clusterkit", *words]
+    return desk.lab.popen("head", argv, cwd=desk.folder, env=desk.environment())
+
+
+@contextmanager
+def forwarded(desk: Desk, job: str, port: str) -> Iterator[str]:
+    """Give the URL of a port of the second node, until Ctrl-C."""
+    way = forwarding(desk, job, port)
+    try:
+        assert way.stdout is not None
+        assert way.stderr is not None
+        said = way.stdout.readline()
+        assert f"is port {port} of n2" in said, way.stderr.read()
+        yield said.split()[0]
+    finally:
+        os.killpg(way.pid, signal.SIGINT)
+        way.wait(timeout=60)
+    assert way.stderr.read() == ""
+
+
+def fetched(desk: Desk, url: str) -> bytes:
+    page = desk.lab.run("head", [sys.executable, "-c", FETCH, url], cwd=desk.folder)
+    assert not page.returncode, page.stderr
+    return bytes.fromhex(page.stdout)
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_a_port_of_a_node_is_one_of_this_machine(desk: Desk, cluster: str) -> None:
+    """As of the job itself, so of what `exec` starts there: Jupyter, a debugger."""
     with serving(desk, cluster) as job:
-        way = forwarding(desk, job)
-        try:
-            assert way.stdout is not None
-            assert way.stderr is not None
-            said = way.stdout.readline()
-            assert f"is port {SERVED} of n2" in said, way.stderr.read()
-            url = said.split()[0]
-            for _ in range(2):
-                page = desk.lab.run(
-                    "head", [sys.executable, "-c", FETCH, f"{url}/serves.py"], cwd=desk.folder
-                )
-                assert page.stdout == SERVES, page.stderr
-        finally:
-            os.killpg(way.pid, signal.SIGINT)
-            way.wait(timeout=60)
-        assert way.stderr.read() == ""
+        with forwarded(desk, job, SERVED) as url:
+            assert fetched(desk, f"{url}/serves.py") == SERVES.encode()
+            data = bytes(range(256)) * 300
+            (desk.folder / "data").write_bytes(data)
+            assert fetched(desk, f"{url}/data") == data
+        if cluster == "lab":
+            attach_and_fetch(desk, job)
+    # What puts itself apart, as the adapter of debugpy does, ends with the job at the latest.
+    await_true(lambda: not desk.lab.processes("n2", "debugpy"))
+
+
+def attach_and_fetch(desk: Desk, job: str) -> None:
+    """Debug a server that `exec` runs on the second node, and read what it serves then."""
+    server = ("-m", "http.server", PAGES, "--bind", "127.0.0.1")
+    debugged = ("-m", "debugpy", "--listen", f"127.0.0.1:{DEBUGGED}", "--wait-for-client", *server)
+
+    def listens(port: str) -> bool:
+        sockets = desk.lab.run("n2", ["cat", "/proc/net/tcp"], check=True).stdout
+        return f"0100007F:{int(port):04X} 00000000:0000 0A" in sockets
+
+    runs = typed(desk, "exec", job, "--node", "1", "--", sys.executable, *debugged)
+    try:
+        await_true(lambda: listens(DEBUGGED), 120)
+        with forwarded(desk, job, DEBUGGED) as url:
+            attach = [sys.executable, "-c", DEBUGS, url.rpartition(":")[2]]
+            said = desk.lab.run("head", attach, cwd=desk.folder, timeout_s=200)
+            assert said.stdout == "n2\n", said.stderr
+        await_true(lambda: listens(PAGES), 120)
+        with forwarded(desk, job, PAGES) as url:
+            assert fetched(desk, f"{url}/serves.py") == SERVES.encode()
+    finally:
+        os.killpg(runs.pid, signal.SIGINT)
+        runs.communicate(timeout=60)
+    await_true(lambda: not desk.lab.processes("n2", "http[.]server"))
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
@@ -155,7 +214,7 @@ def test_a_port_where_nobody_listens_is_told_before_anybody_connects(
             way.wait(timeout=60)
 
 
-FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')"
+FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().hex())"
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
@@ -190,13 +249,7 @@ def test_a_shell_has_a_terminal_inside_the_job(desk: Desk, cluster: str) -> None
 def test_nothing_runs_on_once_the_client_has_gone(desk: Desk, cluster: str) -> None:
     with serving(desk, cluster) as job:
         mark = f"88{os.getpid() % 10_000}"
-        client = desk.lab.popen(
-            "head",
-            [sys.executable, "-m", "clusterkit", "exec", job, "--", "sleep", mark],
-            cwd=desk.folder,
-            env=desk.environment(),
-            stdin=subprocess.DEVNULL,
-        )
+        client = typed(desk, "exec", job, "--", "sleep", mark)
 
         def runs() -> bool:
             return not subprocess.run(
