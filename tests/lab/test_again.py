@@ -68,6 +68,7 @@ def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
     assert said[-1] == "attempt 1 on n1 n3"
 
 
+@pytest.mark.timeout(600 * ROUNDS)
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
 @pytest.mark.parametrize(
     ("nodes", "words"),

@@ -250,6 +250,7 @@ KILLED: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.timeout(300 * max(2, STRIKES))
 @pytest.mark.parametrize("verb", KILLED)
 def test_a_killed_client_leaves_no_question(
     desk: Desk, resumed: Callable[[], list[str]], verb: str
