@@ -114,6 +114,8 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     best = best and _short_first(best, causes)
     if best is not None and best.rule.id in _OF_OPTIONS:
         best = next((event for event in live if event.rule.id == _OPTIONS_LOST), best)
+    if best is not None and _WANDB in best.groups.get("host", ""):
+        best = next((event for event in causes if event.rule.id == "wandb-not-reached"), best)
     if best is not None and best.rank is not None and not best.hit.line:
         return best  # all ranks together tell of another than the first that failed
     if best is None:
@@ -134,6 +136,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     return best if _earlier(best, exception) else exception
 
 
+_WANDB = "wandb"
 _OPTIONS_LOST = "line-not-continued"
 _OF_OPTIONS = frozenset(
     {"address-in-use", "gpus-too-few", "process-group-missing", "wrong-arguments"}

@@ -162,3 +162,27 @@ def test_the_task_that_a_collective_of_tensorflow_waited_for_is_named(say: Say) 
     ).cause
     assert cause is not None
     assert cause.title.endswith("did not meet: task:3")
+
+
+def test_an_answer_that_nobody_can_give_is_told(say: Say) -> None:
+    asks = 'Traceback (most recent call last):\n  File "/home/u/fit.py", line 7, in fit\n'
+    for log in (
+        f'{asks}    name = input("name: ")\nOSError: [Errno 9] Bad file descriptor\n',
+        f"{asks}    name = input()\nEOFError: EOF when reading a line\n",
+    ):
+        cause = say(log).cause
+        assert cause is not None
+        assert "a job has none" in cause.do
+    cause = say(f"{asks}    os.close(7)\nOSError: [Errno 9] Bad file descriptor\n").cause
+    assert cause is not None
+    assert "a job has none" not in cause.do
+
+
+def test_what_wandb_does_not_reach_is_no_download(say: Say) -> None:
+    pool = "HTTPSConnectionPool(host='api.wandb.ai', port=443): Read timed out. (read timeout=20)"
+    late = "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.\n"
+    for host, rule in (("api.wandb.ai", "wandb-not-reached"), ("x.org", "download-failed")):
+        timed_out = f"requests.exceptions.ReadTimeout: {pool.replace('api.wandb.ai', host)}\n"
+        cause = say(timed_out + late).cause
+        assert cause is not None
+        assert cause.rule == rule
