@@ -23,9 +23,8 @@ from tests.helpers.desk import Desk
 from tests.helpers.lab_jobs import await_true
 from tests.lab import Lab
 
-pytestmark = pytest.mark.lab
-
 ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "2"))
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 * max(2, ROUNDS))]
 STOPPED_S = 30.0 if ROUNDS > 2 else 12.0
 """Longer than sbatch waits for an answer (MessageTimeout, 10 s)."""
 SETTLED_S = 200.0
@@ -37,23 +36,38 @@ class Struck:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.script = desk.write("never.py", "")
+        self.home = {"HOME": str(desk.folder)}
+        """So that no jobs of others are listed."""
 
     def submitting(self) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "clusterkit", "submit", "--json", "--preflight", "off"]
         argv += ["--framework", "env", "--nodes", "1", "--set", "sbatch.begin=now+1hour"]
-        environment = self.desk.environment()
+        environment = self.desk.environment(**self.home)
         return self.desk.lab.popen(
             "head", [*argv, self.script], cwd=self.desk.folder, env=environment
         )
 
-    def took_s(self) -> float:
-        """Return how long a submission takes that nobody strikes."""
+    def took_s(self) -> tuple[float, float]:
+        """Return how long a submission takes that nobody strikes, and until it has a run folder."""
         began = time.monotonic()
-        assert self.submitting().wait(120) == 0
-        return time.monotonic() - began
+        client = self.submitting()
+        self.await_run(client)
+        made = time.monotonic()
+        assert client.wait(120) == 0
+        return time.monotonic() - began, made - began
+
+    def await_run(self, client: subprocess.Popen[str]) -> None:
+        """Wait until a client that has just begun makes its run folder."""
+        before = self.runs()
+        while client.poll() is None and self.runs() == before:
+            time.sleep(0.01)
+
+    def runs(self) -> set[str]:
+        return {str(run) for run in (self.desk.folder / "runs").glob("*")}
 
     def status(self) -> list[dict[str, Any]]:
-        done = self.desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab")
+        words = ("status", "--json", "--limit", "0", "--cluster", "lab")
+        done = self.desk.clusterkit(*words, env=self.home)
         assert "Traceback" not in done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)["jobs"]
         return found
@@ -102,7 +116,7 @@ def struck(lab: Lab) -> Iterator[Struck]:
 
 
 def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
-    took_s, codes, told = struck.took_s(), Counter[int](), Counter[str]()
+    (took_s, _), codes, told = struck.took_s(), Counter[int](), Counter[str]()
     (controller,) = struck.desk.lab.processes("head", r"^slurmctld")
     for number in range(ROUNDS):
         with struck.submitting() as client:
@@ -125,10 +139,15 @@ def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
 
 
 def test_the_client_is_killed_at_any_moment(struck: Struck) -> None:
-    took_s, first, seen = struck.took_s(), Counter[str](), set[str]()
+    """Mostly once there is a run folder: before, nothing is there that could be lost."""
+    (took_s, made_s), first, seen = struck.took_s(), Counter[str](), set[str]()
     for number in range(ROUNDS):
         client = struck.submitting()
-        time.sleep(took_s * (0.3 + 0.7 * number / ROUNDS))
+        if number % 5 == 4:
+            time.sleep(made_s * number / ROUNDS)
+        else:
+            struck.await_run(client)
+            time.sleep((took_s - made_s) * number / ROUNDS)
         if number % 2:  # with what it has started, sbatch among it
             os.killpg(client.pid, signal.SIGKILL)
         else:
@@ -141,9 +160,9 @@ def test_the_client_is_killed_at_any_moment(struck: Struck) -> None:
             for job in struck.status()
             if job["run_dir"] not in seen
         )
-        seen.update(map(str, (struck.desk.folder / "runs").iterdir()))
+        seen.update(struck.runs())
     jobs, seconds = struck.settle()
-    runs = len(list((struck.desk.folder / "runs").iterdir()))
+    runs = len(struck.runs())
     ids = sum(bool(job["job_id"]) for job in jobs)
     print(f"{dict(first)}; {runs} runs, {ids} jobs; settled after {seconds:.0f} s")
     struck.check(jobs)
