@@ -8,6 +8,7 @@ By hand, on one machine: `accelerate launch --num_processes 2 examples/train_tra
 # ruff: noqa: ARG002 - the Trainer calls every hook with the same words
 
 import argparse
+import atexit
 import signal
 import time
 from typing import Any
@@ -51,6 +52,7 @@ class Lines(TrainerCallback):
         self.since = (0, time.perf_counter())
         if args.checkpoint_dir is not None:
             signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "noticed", True))
+            atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)  # from then on
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import signal
+import subprocess
 import sys
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,3 +88,23 @@ def test_the_map_of_the_code_names_what_is_there() -> None:
     homes = {name: ROOT / "clusterkit" / name for name in named if not name.startswith("/")}
     homes |= {name: ROOT / name[1:] for name in named if name.startswith("/")}
     assert [name for name, path in homes.items() if not path.exists()] == []
+
+
+def test_a_notice_after_the_training_does_no_harm_as_the_page_handles_it() -> None:
+    """Python is without its handlers while it shuts down: here, for as long as nobody is told."""
+    page = (ROOT / "docs" / "how-to" / "requeue.md").read_text(encoding="utf-8")
+    begins = page.index("    import atexit, signal\n")
+    handling = textwrap.dedent(page[begins : page.index("    step = load_checkpoint()")])
+    slow = (
+        "class Slow:\n"
+        "    def __del__(self, write=os.write, read=os.read):\n"
+        "        write(1, b'ending'), read(0, 1)\n"
+        "slow = Slow()\n"
+    )
+    script = [sys.executable, "-c", f"import os\n{slow}{handling}"]
+    with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ending:
+        assert ending.stdout is not None
+        assert ending.stdout.read(6) == b"ending"
+        ending.send_signal(signal.SIGUSR2)
+        ending.communicate(b"!", timeout=60)
+    assert ending.returncode == 0
