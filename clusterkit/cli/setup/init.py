@@ -107,3 +107,6 @@ def _report(found: Found) -> Iterator[str]:
         yield f"left out a hostfile: {reason}"
     if not found.hostfiles:
         yield "found no hostfile in ./hostfile, ./hostfiles/, /job or /etc"
+    if not found.hostfiles and not found.partitions:
+        yield "a cluster with Slurm, from here: clusterkit init --login USER@HOST"
+        yield "machines over ssh: list them in ./hostfile, a line each, and init again with --force"
