@@ -89,8 +89,11 @@ def _report(found: Found) -> Iterator[str]:
         yield f"found no Slurm that answers (sinfo: {found.no_sinfo})"
     else:
         yield "found no Slurm (sinfo is missing, or lists no partition)"
-    if found.login is not None:
-        return
+    if found.login is None:
+        yield from _of_this_machine(found)
+
+
+def _of_this_machine(found: Found) -> Iterator[str]:
     yield (
         f"found {len(found.gpus)} GPUs in this machine"
         if found.gpus

@@ -123,7 +123,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("nodes", "run", "-a", "--", "date"), ["hint: leave it out (all nodes of the"]),
         (("estimate", "--model_size", "7B"), ["hint: --params 7B\n"]),
         (("estimate", "--fsdp"), ["hint: --strategy fsdp\n"]),
-        (("init", "--hostfile", "h"), ["hint: list them in ./hostfile, a line each, then clusterkit init"]),
+        (("init", "--hostfile", "h"), ["hint: list them in ./hostfile, a line each, then"]),
         (("images", "push", "x"), ["hint: clusterkit images build NAME --push"]),
         (("bench", "nccl"), ["hint: clusterkit bench collectives\n"]),
         (("bench", "collectives", "-b", "8"), ["hint: --sizes (FIRST:LAST, such as"]),
