@@ -218,8 +218,10 @@ def test_a_forward_goes_on_over_a_new_login_where_its_own_is_gone(
 
     def answer() -> bytes:
         with socket.create_connection(("127.0.0.1", forward.local), 60) as near:
-            near.sendall(b"hello")
-            return near.recv(100)
+            with suppress(ConnectionError):  # a connection that is closed unread is reset
+                near.sendall(b"hello")
+                return near.recv(100)
+            return b""
 
     assert answer() == b"HELLO"
     made[0].alive = False
