@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import cast
 
@@ -204,7 +205,7 @@ def test_a_forward_goes_on_over_a_new_login_where_its_own_is_gone(
         return made[-1]
 
     monkeypatch.setattr(Login, "_logged_in", logged_in)
-    told: list[str] = []
+    told: SimpleQueue[str] = SimpleQueue()
     login = Login("n7", SshOptions())
     monkeypatch.setattr("clusterkit.jobs.inside._login", lambda _: login)
     job = SimpleNamespace(run=None, submission=SimpleNamespace(kind=ClusterKind.SSH))
@@ -213,7 +214,7 @@ def test_a_forward_goes_on_over_a_new_login_where_its_own_is_gone(
         lambda _: SimpleNamespace(status=JobStatus(state=JobState.RUNNING)),
     )
     place = cast(Place, SimpleNamespace(job=job, node="n7"))
-    forward = Forward(place, 6006, local=0, told=told.append)
+    forward = Forward(place, 6006, local=0, told=told.put)
     threading.Thread(target=forward.serve, daemon=True).start()
 
     def answer() -> bytes:
@@ -229,7 +230,7 @@ def test_a_forward_goes_on_over_a_new_login_where_its_own_is_gone(
     assert len(made) == 2
     made[1].alive, no_route[0] = False, True
     assert answer() == b""
-    assert "n7: " in told[0]
+    assert "n7: " in told.get(timeout=60)
     no_route[0] = False
     assert answer() == b"HELLO"
     assert len(made) == 3
