@@ -23,7 +23,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import ScriptKind
 from clusterkit.core.records import text_of
 from clusterkit.executors.run import runfolder
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.submit import provenance
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -48,22 +48,25 @@ def rerun(
         ),
     ] = None,
 ) -> None:
-    """Submit a job, or an array, again from the same folder, and say what has changed since.
+    """Submit a job or an array again from the same folder, and say what has changed since.
 
     Of a flag that may be given once, and of --after, the new one counts.
-    --wait and --follow are not taken over. The exit code is that of submit.
+    --wait and --follow are not taken over. ARRAY/INDEX is that one job
+    again. The exit code is that of submit.
     """
     if job.startswith("-"):
         raise UserError(f"{job} stands before JOB", hint="clusterkit rerun JOB [FLAGS] [-- ARGS]")
     named = runs_named(job)
     run = named.runs[0]
     run.require_own("submit its job again")
-    cluster, before, words = _typed(run, job, whole=named.array is not None)
+    submission, before, words = _typed(run, job)
     (folder, inside), command = _folder(run), command_of("submit")
     config = _config_file(context, before, folder)
     new, arguments = _split(flags or ())
     _check(command, context, new, job)
-    own, script = _parted(command, words, cluster)
+    if submission.array is not None and named.array is None:
+        new = ["--elements", str(submission.index), *new]
+    own, script = _parted(command, words, submission.cluster)
     if inside and not script:
         script = _absolute_script(command, own, new, folder)
     if script and arguments[:1] == script[:1]:
@@ -96,8 +99,8 @@ def rerun(
         command.invoke(submitting)
 
 
-def _typed(run: RunFolder, job: str, *, whole: bool) -> tuple[str, list[str], list[str]]:
-    """Return the cluster that a job went to, and what was typed before and behind `submit`.
+def _typed(run: RunFolder, job: str) -> tuple[Submission, list[str], list[str]]:
+    """Return how a job was submitted, and what was typed before and behind that verb.
 
     Raises:
         UserError: the job was not submitted by that verb.
@@ -113,12 +116,7 @@ def _typed(run: RunFolder, job: str, *, whole: bool) -> tuple[str, list[str], li
             f"{job} was not started by `clusterkit submit`",
             hint="start it again as it was: by `clusterkit bench`, or by its own program",
         )
-    if submission.array is not None and not whole:
-        raise UserError(
-            f"{job} is one of an array, which is submitted as a whole",
-            hint=f"clusterkit rerun {submission.array}",
-        )
-    return submission.cluster, before, words[1:]
+    return submission, before, words[1:]
 
 
 def _config_file(context: typer.Context, before: list[str], folder: Path) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ def test_the_configuration_that_a_flag_named_stays(code: Path, tmp_path: Path) -
     assert "was not started by `clusterkit submit`" in said.stderr
 
 
-def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> None:
+def test_an_array_is_submitted_again_whole_or_one_job_of_it(code: Path, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     flags = ("--cluster", "local", "--preflight", "off", "--wait", "--array", "n=1,2")
     assert typed_in(code, "submit", *flags, "say.sh", "{n}", **home).returncode == 0
@@ -251,11 +251,14 @@ def test_an_array_is_submitted_again_as_a_whole(code: Path, tmp_path: Path) -> N
         return found
 
     (name,) = {job["array"] for job in jobs()}
-    one = typed_in(code, "rerun", f"{name}/1", **home)
-    assert one.returncode == 2
-    assert f"clusterkit rerun {name}" in one.stderr
-    assert typed_in(code, "rerun", name, "--wait", **home).returncode == 0
+    for job in (f"{name}/1", "say-1"):
+        one = typed_in(code, "rerun", job, "--wait", "--", "b", **home)
+        assert one.returncode == 0
+        assert "--elements 1 --wait -- say.sh '{n}' b\n" in one.stderr
+        assert jobs()[-1]["values"] == {"n": "2"}
     assert len(jobs()) == 4
+    assert typed_in(code, "rerun", name, "--wait", **home).returncode == 0
+    assert len(jobs()) == 6
 
 
 def test_arguments_of_a_job_file_are_not_taken_for_the_script(code: Path, tmp_path: Path) -> None:
