@@ -22,7 +22,9 @@ from clusterkit.core.errors import UserError
 
 _NO_VERB = re.compile("No such command '(.*)'\\.?")
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \(([^ )]+)")
-_NOT_THIS_NUMBER = re.compile(r"Invalid value for '(--[\w-]+)'.*is not a whole number")
+_NOT_THIS_NUMBER = re.compile(
+    r"Invalid value for '(--[\w-]+)'(?:: '(\d{1,9})s')?.*is not a whole number", re.ASCII
+)
 _TYPING_ERROR = 0.75
 _MOST_BEGUN = 3
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
@@ -65,7 +67,7 @@ def _values_hint(message: str, path: str, arguments: Sequence[str]) -> str | Non
         return f"a number; nodes by name: --hosts {quote(listed)}"
     if message.startswith("Missing argument 'JOB"):
         return f"{path} latest, or another of those that `clusterkit status` lists"
-    return f"a number behind it: {number[1]} 1" if number is not None else None
+    return f"a number behind it: {number[1]} {number[2] or 1}" if number is not None else None
 
 
 def verb_instead(word: str) -> str | None:

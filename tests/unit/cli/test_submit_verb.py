@@ -112,6 +112,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", "--signal=USR1@60", "train.py"), ["hint: --notice 60 (seconds before the"]),
         (("submit", "--export", "ALL", "train.py"), ["hint: --env K=V (once for each"]),
         (("submit", "--requeue", "train.py"), ["hint: a number behind it: --requeue 1\n"]),
+        (("submit", "--hang-after", "30s", "train.py"), ["behind it: --hang-after 30\n"]),
         (("status", "-u", "me"), ["hint: leave it out (only your own jobs"]),
         (("status", "-j", "5"), ["hint: clusterkit status 5 (it needs no flag)"]),
         (("logs", "-w", "n1", "latest"), ["hint: --node n1\n"]),
