@@ -71,7 +71,7 @@ def _no_nul(text: str) -> str:
 
 
 def _time(text: str) -> str:
-    with _hinted(f"write {units.TIME_FORMS}"):
+    with _hinted(units.time_hint(text)):
         units.parse_time_limit(text)
     return text.strip()
 

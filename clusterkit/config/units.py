@@ -11,6 +11,7 @@ _TIME = re.compile(
     r"|(?P<minutes>\d{1,8}))",
     re.ASCII,
 )
+_WITH_UNIT = re.compile(r"(\d{1,5})\s*([smhd])", re.ASCII | re.IGNORECASE)
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _UNLIMITED = frozenset({"unlimited", "infinite"})
 _MEMORY = re.compile(r"(?P<number>\d{1,15})(?P<unit>[KMGTP]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
@@ -45,6 +46,21 @@ def parse_time_limit(text: str) -> int | None:
     if seconds == 0:
         raise ValueError(f"a time limit of {text!r} leaves no time")
     return seconds
+
+
+def time_hint(text: str) -> str:
+    """Return what to write for a time limit that has none of the forms, such as `2m`."""
+    match = _WITH_UNIT.fullmatch(text.strip())
+    if match is None or not (number := int(match[1])):
+        return f"write {TIME_FORMS}"
+    minutes, seconds = divmod(number, 60)
+    meant = {
+        "s": f"{minutes}:{seconds:02} (MM:SS)",
+        "m": f"{number} (minutes)",
+        "h": f"{number}:00:00 (HH:MM:SS)",
+        "d": f"{number}-00 (D-HH)",
+    }
+    return f"did you mean {meant[match[2].lower()]}?"
 
 
 def parse_memory(text: str, *, default_unit: str = "M") -> int:

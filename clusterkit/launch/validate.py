@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
+from clusterkit.config.units import MOUNT_FORMS, is_mount, parse_time_limit, time_hint
 from clusterkit.core.data import read_problem
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
@@ -63,7 +63,8 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         parse_time_limit(limit or "1")
     except ValueError as error:
         said = "--time" if limit in {job.time, cluster.time} else "sbatch.time"
-        problems.append(Problem(message=f"{said}: {error}", hint=f"write {TIME_FORMS}", key="time"))
+        hint = time_hint(limit or "")
+        problems.append(Problem(message=f"{said}: {error}", hint=hint, key="time"))
     if problems:
         raise UserError(problems=problems)
 

@@ -15,7 +15,7 @@ from clusterkit.config import sources
 from clusterkit.config.load import load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import Layer, Settings
-from clusterkit.config.units import parse_memory, parse_port_range, parse_time_limit
+from clusterkit.config.units import parse_memory, parse_port_range, parse_time_limit, time_hint
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
 from clusterkit.core.notification import parse_way
@@ -369,6 +369,28 @@ def test_time_limit(text: str, seconds: int | None) -> None:
 def test_no_time_limit(text: str) -> None:
     with pytest.raises(ValueError, match="time"):
         parse_time_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "seconds"),
+    [
+        ("30s", "did you mean 0:30 (MM:SS)?", 30),
+        ("90 s", "did you mean 1:30 (MM:SS)?", 90),
+        ("2m", "did you mean 2 (minutes)?", 120),
+        ("2H", "did you mean 2:00:00 (HH:MM:SS)?", 7200),
+        ("2d", "did you mean 2-00 (D-HH)?", 172800),
+    ],
+)
+def test_a_time_limit_with_a_unit_is_said_in_a_form_that_counts(
+    text: str, hint: str, seconds: int
+) -> None:
+    assert time_hint(text) == hint
+    assert parse_time_limit(hint.split()[3]) == seconds
+
+
+def test_other_time_limits_are_answered_with_the_forms() -> None:
+    assert time_hint("0m") == time_hint("tomorrow") == time_hint("2²d")
+    assert time_hint("0m").startswith("write minutes, ")
 
 
 def test_memory_and_ports() -> None:
