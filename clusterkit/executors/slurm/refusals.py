@@ -9,7 +9,7 @@ import functools
 import re
 from pathlib import Path
 
-from clusterkit.core.commands import TIMED_OUT, Answer
+from clusterkit.core.commands import TIMED_OUT, Answer, run_command
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import did_you_mean
 from clusterkit.core.model import LaunchPlan
@@ -22,6 +22,9 @@ _HINTS = tuple(
 )
 
 
+_KEY = re.compile(r"set `(partition|account|qos|constraint)` of cluster \S+(?: to)?")
+"""What both the configuration and `--set sbatch.KEY` may have given."""
+_SINFO_S = 5.0
 _FAILED = "Batch job submission failed:"
 """What the real sbatch says last, of every request that it has made (sbatch.c)."""
 _UNPROVEN = re.compile(
@@ -125,5 +128,23 @@ def _hint(message: str, plan: LaunchPlan) -> str | None:
         return change
     named = (part.directives.get("partition") or part.cluster.partition for part in plan.parts)
     partition = ", ".join(dict.fromkeys(name or "the site's default" for name in named))
-    hint = next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
-    return hint and hint.format(cluster=plan.cluster.name, partition=partition)
+    found = next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
+    hint = found and found.format(cluster=plan.cluster.name, partition=partition)
+    key = _KEY.match(hint or "")
+    if hint and key and (value := _typed(plan, key[1])):
+        near = _near_partition(value) if key[1] == "partition" else None
+        flag = f"--set sbatch.{key[1]}={value}"
+        hint = f"{flag}: {near}" if near else f"{flag}: {hint[key.end() :].lstrip('; ')}"
+    return hint
+
+
+def _typed(plan: LaunchPlan, key: str) -> str | None:
+    """Return the value of an option that `--set` gave, and not the configuration."""
+    value = plan.directives.get(key)
+    ours = (getattr(plan.cluster, key), plan.cluster.extra_directives.get(key))
+    return value if value not in ours else None
+
+
+def _near_partition(name: str) -> str | None:
+    listed = run_command(["sinfo", "--noheader", "--format=%R"], timeout_s=_SINFO_S)
+    return did_you_mean(name, listed.output.split()) if listed.ok else None

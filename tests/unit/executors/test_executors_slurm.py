@@ -446,6 +446,29 @@ def test_a_refused_option_goes_back_to_who_asked_for_it(
     assert caught.value.message == f"sbatch refused the job: {words}"
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            "invalid partition specified: debgu",
+            "--set sbatch.partition=debgu: did you mean 'debug'?",
+        ),
+        ("Invalid qos specification", "--set sbatch.qos=hgih: yours: sacctmgr show assoc"),
+        ("Invalid account", "set `account` of cluster c; yours: "),
+    ],
+)
+def test_a_refused_value_of_a_flag_is_not_sought_in_the_configuration(
+    fake: Fake, tmp_path: Path, words: str, hint: str
+) -> None:
+    fake("sbatch", f'echo "sbatch: error: {words}" >&2; exit 1')
+    fake("sinfo", "echo gpu; echo debug")
+    plan = slurm_plan(tmp_path, directives={"partition": "debgu", "qos": "hgih", "account": "us"})
+    site = dataclasses.replace(plan.cluster, partition="gpu", account="us")
+    with pytest.raises(RemoteError) as caught:
+        submit(dataclasses.replace(plan, cluster=site))
+    assert (caught.value.hint or "").startswith(hint)
+
+
 def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match="sbatch: command not found") as caught:
         submit(slurm_plan(tmp_path))
