@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from clusterkit.cli.frame.main import VERBS
 from clusterkit.cli.frame.usage import verb_instead
 from clusterkit.config.platforms import load_platform
 from clusterkit.core.data import read_table
-from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
 from clusterkit.estimate.machines.gpus import GPUS, OWN_FIGURES
 from clusterkit.estimate.machines.interconnects import NETWORKS, OWN_NETWORK
@@ -93,16 +94,23 @@ def find_topic(word: str) -> Topic:
     if topic is None or (topic.group == "variables" and " " in word.strip()):  # an error's words
         topic = topic_of(word) or topic
     if topic is None:
-        pages = [name for name, topic in folded.items() if topic.group is None]
-        parts = [part.removesuffix("s") for part in _fold(word).split("-")]
-        page = next((name for name in pages if name.removesuffix("s") in parts), None)
-        near = page and f"clusterkit explain {page}"
-        near = near or did_you_mean(_fold(word), (*folded, *VERBS), alike=_ALIKE)
+        near = _alike(word, folded)
         raise UserError(
             f"nothing is known about {word!r}",
             hint=near or verb_instead(word.strip()) or "`clusterkit explain` lists the topics",
         )
     return topic
+
+
+def _alike(word: str, folded: Mapping[str, Topic]) -> str | None:
+    """Return the topic that differs by a typing error, else the page that is named in `word`."""
+    spelt = {**{verb: verb for verb in VERBS}, **{key: one.name for key, one in folded.items()}}
+    for name in get_close_matches(_fold(word), spelt, n=1, cutoff=_ALIKE):
+        return f"did you mean {spelt[name]!r}?"
+    pages = [name for name, topic in folded.items() if topic.group is None]
+    parts = [part.removesuffix("s") for part in _fold(word).split("-")]
+    page = next((name for name in pages if name.removesuffix("s") in parts), None)
+    return page and f"clusterkit explain {page}"
 
 
 def _variable(setting: str, topics: Mapping[str, Topic]) -> Topic | None:

@@ -279,6 +279,28 @@ def test_unknown_topic() -> None:
             find_topic(wild)
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("gpu_reqest", "gpu_request"),
+        ("gpus_per_nod", "gpus_per_node"),
+        ("run_di", "run_dir"),
+        ("HANG-AFTR", "hang_after"),
+        ("NCCL_IB_HCAA", "NCCL_IB_HCA"),
+        ("submt", "submit"),
+    ],
+)
+def test_a_typing_error_goes_before_the_page_that_it_names_and_hints_are_as_users_type(
+    word: str, meant: str
+) -> None:
+    with pytest.raises(UserError, match=rf"did you mean '{meant}'\?"):
+        find_topic(word)
+
+
+def test_exit_code_of_a_job_that_hung() -> None:
+    assert "--on-hang cancel" in find_topic("124").text
+
+
 def test_verb() -> None:
     runner = CliRunner()
     assert "exit-codes" in runner.invoke(app, ["explain"]).stdout
