@@ -141,7 +141,7 @@ def state_text(job: Job) -> str:
     """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
     status = job.status
     text = console.coloured(status.state.value, colour_of(job))
-    if status.exit_code:
+    if status.exit_code and status.state is not JobState.CANCELLED:  # of who was told to end
         text += f" (exit {status.exit_code})"
     reason = reason_of(job)
     return f"{text}: {reason}" if reason else text
@@ -156,7 +156,7 @@ def reason_of(job: Job) -> str | None:
     if status.state in {JobState.PENDING, JobState.REQUEUED}:
         return pending.in_words(status.reason, job_id)
     if status.state is JobState.CANCELLED and pending.meaning(status.reason, job_id):
-        return f"it was waiting then ({status.reason})"
+        return f"while it waited to start ({status.reason})"
     return status.reason
 
 

@@ -15,7 +15,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import Verb, option, with_flags
 from clusterkit.core.errors import UserError
-from clusterkit.core.text import in_words
+from clusterkit.core.text import limit_in_words
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
@@ -99,7 +99,8 @@ def _time_understood(text: str) -> tuple[str, ...]:
     with suppress(ValueError):  # refused where the job is
         if int(text.partition(":")[0]) > _MOST_HOURS:
             return ()
-        return (f"--time {text} is {in_words(parse_time_limit(text) or 0)}; hours: {text}:00",)
+        limit = limit_in_words(parse_time_limit(text) or 0)
+        return (f"--time {text} means {limit} (MM:SS); if you meant hours: --time {text}:00",)
     return ()
 
 

@@ -68,7 +68,7 @@ def logs(
     if rank is not None:
         from clusterkit.observe.diagnose.rank_lines import RankLines
 
-        _of_rank(RankLines(run, rank), run, chosen, tail, follow=follow, as_json=json)
+        _of_rank(RankLines(run, rank, job), run, chosen, tail, follow=follow, as_json=json)
         return
     if json:
         console.json_document(logs_document(run, chosen, tail))
@@ -110,9 +110,8 @@ def _of_rank(
     if lines.unlabelled and not (as_json or follow):
         count = f"{lines.unlabelled} line{'s' * (lines.unlabelled != 1)}"
         where = "" if node is None else f" --node {node}"
-        console.note(
-            f"left out, since they name no rank: {count}; all: clusterkit logs{where} {run.key}"
-        )
+        every = f"clusterkit logs{where} {lines.called}"
+        console.note(f"left out, since they name no rank: {count}; all: {every}")
 
 
 def _refuse_mixed(lines: RankLines) -> None:

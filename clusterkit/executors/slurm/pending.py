@@ -9,7 +9,7 @@ from functools import cache
 from clusterkit.core.data import read_table
 
 _WORD = re.compile(r"(?:\A|(?<=: ))(?:[A-Z]\w+|[a-z ]+ held(?: state)?)")
-"""A reason stands alone, before what nodes it is about, or behind `attempt 2 of 3 waits: `.
+"""A reason stands alone, before what nodes it is about, or behind `attempt 2 of 3 is queued: `.
 
 It is a word, or `launch failed requeued held` and the like.
 """

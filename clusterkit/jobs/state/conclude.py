@@ -224,7 +224,7 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     if slurm.state is JobState.PENDING and evidence.results.nodes:
         why = f"{evidence.why_again}; " if evidence.why_again else ""
         waits_for = f": {slurm.reason}" if slurm.reason else ""
-        return JobState.REQUEUED, f"{why}{_next_attempt(evidence)} waits{waits_for}"
+        return JobState.REQUEUED, f"{why}{_next_attempt(evidence)} is queued{waits_for}"
     if slurm.word in _MAY_RETURN and again:
         return JobState.REQUEUED, slurm.word.lower()
     # Who told the nodes to end, scancel or a limit, Slurm will say.
@@ -237,8 +237,15 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
     ended_itself = first is not None and first.lost is not None and not evidence.cancelled
     if slurm.state is JobState.FAILED or (slurm.state is JobState.CANCELLED and ended_itself):
         return _why_it_failed(evidence, slurm)
-    restarted = slurm.state is JobState.RUNNING and evidence.why_again
-    return slurm.state, f"{restarted}; {_next_attempt(evidence)}" if restarted else slurm.reason
+    return slurm.state, _why_it_is_so(evidence, slurm)
+
+
+def _why_it_is_so(evidence: Evidence, slurm: SchedulerState) -> str | None:
+    if slurm.state is JobState.RUNNING and evidence.why_again:
+        return f"{evidence.why_again}; {_next_attempt(evidence)}"
+    # While it runs, such a word is of the attempt before.
+    told = slurm.state is not JobState.RUNNING or slurm.reason not in _NO_REASON
+    return slurm.reason if told else None
 
 
 def _why_it_failed(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None]:

@@ -7,6 +7,7 @@ the script begins them with `[rank3]`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ _PLACE_THEMSELVES = ("ray", "spark")
 class RankLines:
     """Tells line by line whether a rank has printed it, and counts those that name no rank."""
 
-    def __init__(self, run: RunFolder, rank: int) -> None:
+    def __init__(self, run: RunFolder, rank: int, called: str | None = None) -> None:
         """Look up in the plan of a job which node its rank `rank` is on.
 
         Raises:
@@ -46,7 +47,8 @@ class RankLines:
         once = submission is not None and submission.once
         self.rank = rank
         self.framework = text_of(plan, "framework")
-        self._key = run.key
+        self.called = shlex.quote(called or run.key)
+        """The word for the job in what to type next: the one that was typed."""
         self.node: int | None = None
         """The node that the rank is on; None where its lines may be in any log."""
         self.own = 0
@@ -88,7 +90,7 @@ class RankLines:
         """How lines come to name their rank, and where all of them are."""
         if self.framework in _TEE and self._local:
             tee = f"--set {self.framework}.tee=3"
-            how = f"submit with {tee}, or clusterkit rerun {self._key} {tee}"
+            how = f"submit with {tee}, or clusterkit rerun {self.called} {tee}"
         else:
             how = "let the script begin its lines with [rank N]"
         node = f"; all lines of its node: --node {self.node}" if self.node is not None else ""

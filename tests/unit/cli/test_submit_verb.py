@@ -402,12 +402,16 @@ def test_a_value_that_looks_like_a_secret_is_warned_of(desk: Path) -> None:
 @pytest.mark.parametrize(
     ("time", "said", "limit"),
     [
-        ("4:00", "--time 4:00 is 4:00 min; hours: 4:00:00", "4 min"),
+        ("4:00", "--time 4:00 means 4 min (MM:SS); if you meant hours: --time 4:00:00", "4 min"),
         ("4:00:00", "", "4 h"),
         ("1-4:00", "", "28 h"),
         ("30", "", "30 min"),
         ("240", "", "4 h"),
-        ("24:00", "--time 24:00 is 24:00 min; hours: 24:00:00", "24 min"),
+        (
+            "24:00",
+            "--time 24:00 means 24 min (MM:SS); if you meant hours: --time 24:00:00",
+            "24 min",
+        ),
         ("90:00", "", "1:30 h"),
     ],
 )

@@ -355,6 +355,7 @@ def test_launch_writes_what_reads_back(run: Run) -> None:
         "--deepspeed_config plan/ds_config.json"
     )
     assert "wrote plan/: accelerate.yaml, ds_config.json, submit.sh, training.json" in err
+    assert "train.py has to do what training.json says" in err
     files = {path.name: path.read_text() for path in Path("plan").iterdir()}
     gpu = gpu_named("h100")
     setup = setup_from_launch(files, model=model_named("llama-3.1-8b"), gpu=gpu)

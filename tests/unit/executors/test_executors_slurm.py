@@ -626,13 +626,13 @@ def test_spares_count_among_the_most_nodes_of_a_job() -> None:
             ),
         ),
         (
-            "attempt 2 of 3 waits: Priority",
-            "attempt 2 of 3 waits: jobs with a higher priority go first (Priority)",
+            "attempt 2 of 3 is queued: Priority",
+            "attempt 2 of 3 is queued: jobs with a higher priority go first (Priority)",
         ),
         (
-            "attempt 2 of 3 waits: launch failed requeued held",
+            "attempt 2 of 3 is queued: launch failed requeued held",
             (
-                "attempt 2 of 3 waits: held, as Slurm could not start it on its nodes; "
+                "attempt 2 of 3 is queued: held, as Slurm could not start it on its nodes; "
                 "`scontrol release 7` tries again (launch failed requeued held)"
             ),
         ),

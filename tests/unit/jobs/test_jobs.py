@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from clusterkit.cli.diagnose.report import not_again
-from clusterkit.cli.frame.job_args import plain_state, values_text
+from clusterkit.cli.frame.job_args import plain_state, state_text, values_text
 from clusterkit.cli.jobs.cancel import cancel
 from clusterkit.cli.jobs.logs import _End, follow_run
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
@@ -289,7 +289,11 @@ def test_a_requeued_job_is_not_over() -> None:
     assert verdict(*both, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
     assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1) == ("requeued", None)
     waits = dataclasses.replace(says(JobState.PENDING), reason="ReqNodeNotAvail")
-    assert judged(*both, said=waits, requeue=1).reason == "attempt 2 of 2 waits: ReqNodeNotAvail"
+    assert (
+        judged(*both, said=waits, requeue=1).reason == "attempt 2 of 2 is queued: ReqNodeNotAvail"
+    )
+    runs = dataclasses.replace(says(JobState.RUNNING), reason="NonZeroExitCode")  # of the last one
+    assert judged(*both, said=runs, requeue=1).reason is None
     assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
     assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1, attempt=1)[0] == "preempted"
 
@@ -643,13 +647,13 @@ def test_logs_of_a_rank_that_no_line_names_are_refused(tmp_path: Path) -> None:
     refused = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
     assert refused.returncode == 2
     assert "no line says which rank printed it" in refused.stderr
-    again = f"clusterkit rerun {run.key} --set torchrun.tee=3"
+    again = f"clusterkit rerun {run.path} --set torchrun.tee=3"  # as it was typed
     assert f"to label them, submit with --set torchrun.tee=3, or {again}" in refused.stderr
     run.log(1).write_text("[rank2]: a\nloss 3\n")
     other = typed_in(tmp_path, "logs", str(run.path), "--rank", "3")
     assert other.returncode == 0
     assert "no line names rank 3" in other.stderr
-    assert f"1 line; all: clusterkit logs --node 1 {run.key}" in other.stderr
+    assert f"1 line; all: clusterkit logs --node 1 {run.path}" in other.stderr
     document = json.loads(typed_in(tmp_path, "logs", str(run.path), "--rank", "2", "--json").stdout)
     assert [node["text"] for node in document["nodes"]] == ["[rank2]: a\n"]
     elsewhere = typed_in(tmp_path, "logs", str(run.path), "--rank", "3", "--node", "0")
@@ -812,8 +816,10 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
         assert line == f"  waiting    1:05 min so far; Slurm does not say yet {said}"
     ended = dataclasses.replace(status, state=JobState.CANCELLED)
     assert plain_state(dataclasses.replace(job, status=ended)) == (
-        "cancelled: it was waiting then (Resources)"
+        "cancelled: while it waited to start (Resources)"
     )
+    told = JobStatus(state=JobState.CANCELLED, exit_code=1)
+    assert "exit" not in state_text(dataclasses.replace(job, status=told))
     assert _size(job.submission) == "2x8"
     assert _size(dataclasses.replace(job.submission, max_nodes=4)) == "2:4x8"
 
