@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,12 +66,16 @@ def _is_told(fact: str, says: str) -> bool:
     return all(" " in part and part in says for part in parts)
 
 
-def others(found: Iterable[Finding]) -> Iterator[str]:
-    """Yield a line for everything else that was found, with everybody to whom it happened."""
+def others(found: Sequence[Finding], cause: Finding | None = None) -> Iterator[str]:
+    """Yield a line for everything else that was found, with everybody to whom it happened.
+
+    Nothing for what another finding, or the cause, says and tells more of.
+    """
     from clusterkit.observe.diagnose.rules import Role
     from clusterkit.observe.diagnose.verdict import everybody
 
-    every = list(found)
+    said = [one.title for one in (cause, *found) if one is not None]
+    every = [one for one in found if not any(title.startswith(f"{one.title}, ") for title in said)]
     for one in every[:_MOST_OTHERS]:
         who = everybody(one)
         times = f" ({one.count} lines)" if one.count > 1 else ""

@@ -268,7 +268,7 @@ def _say(found: Diagnosis, advice: Advice | None, *, verbose: bool) -> None:
         shown: tuple[Finding, ...] = (found.cause, *(found.others if verbose else ()))
         for one in shown:
             console.say(*report.evidence(one))
-        console.say(*report.others(found.others))
+        console.say(*report.others(found.others, found.cause))
     for note in found.notes:
         console.warn(note)
 

@@ -239,12 +239,18 @@ class Rule:
         )
 
     def fill(self, text: str, groups: Mapping[str, str]) -> str:
-        """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
+        """Return `text` with `{named}` groups filled in; one with no value and no default goes.
+
+        At the end `; SO AND SO:` goes with it.
+        """
         known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
         filled = _FIELD.sub(lambda name: known.get(name[1], ""), text)
-        return re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
+        said = re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
+        ends_empty = text.endswith("}") and not known.get(text.rpartition("{")[2][:-1])
+        return _OF_NOTHING.sub("", said) if ends_empty else said
 
 
+_OF_NOTHING = re.compile(r"; [^;:]{1,60}:$")
 _RULE = TypeAdapter(Rule)
 ENGINE_FIELDS = frozenset(
     {"node", "rank", "job", "values", "place", "look", "then", "above", "below", "frame"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.diagnose.report import answer
+from clusterkit.cli.diagnose.report import answer, others
 from clusterkit.cli.frame.main import app
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
@@ -497,3 +497,14 @@ def test_what_srun_counts_are_its_tasks(say) -> None:
     step = "srun: error: n1: task 1: Exited with exit code 1\n"
     found = say(f"ValueError: no\n{step}{step.replace('1:', '2:')}")
     assert [everybody(one) for one in found.others if one.rule == "slurm-report"] == ["tasks 1-2"]
+
+
+def test_what_another_finding_says_and_tells_more_of_is_not_told_twice(say: Say) -> None:
+    limit = Fact(text="clusterkit fact: state=timeout")
+    used = Fact(text="clusterkit fact: attempts=2 of 2, to the time limit")
+    found = say("torch.OutOfMemoryError: CUDA out of memory.\n", facts=(limit, used))
+    assert found.cause is not None
+    every = (found.cause, *found.others)
+    assert {"time-limit", "attempts-used-up"} <= {one.rule for one in every}
+    said = "\n".join((found.cause.title, *others(found.others, found.cause)))
+    assert said.count("the job reached its time limit") == 1

@@ -516,6 +516,7 @@ def test_what_stands_before_the_report_of_mpirun_is_told_where_no_rule_knows_it(
     assert cause(say(f"--- ERROR ---\nthe mesh is flat\n{ABORTED}")).title.endswith(
         "the mesh is flat"
     )
+    assert cause(say(ABORTED)).title == "the program ended all its ranks by MPI_Abort"
     shut = "x.HorovodInternalError: Horovod has been shut down. This was caused by an exception"
     frame = '  File "/home/ada/train.py", line 61, in train\n    hvd.allreduce(loss, name="loss")\n'
     assert cause(say(f"the loss is flat\n{frame}{shut}")).title.endswith("it: the loss is flat")
