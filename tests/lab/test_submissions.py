@@ -209,7 +209,7 @@ def test_a_snapshot_is_what_a_job_on_slurm_runs_and_no_later_edit(lab: Lab) -> N
         waits = list(iter(watch.stdout.readline, "  limit      10 min\n"))
         lab.run("head", ["scontrol", "update", f"JobId={job['job_id']}", "StartTime=now"])
         over, _ = watch.communicate(timeout=200)
-    assert "  pending: starts at a set time" in waits[0]
+    assert "  pending: waits for the time that it may begin at" in waits[0]
     assert " so far; expected start " in waits[-1]
     assert f"{job['job_id']}  succeeded\n" in over
     assert watch.returncode == 0
