@@ -35,6 +35,7 @@ from clusterkit.observe.diagnose.evidence import (
     survived,
     time_near,
     told_badly,
+    told_before,
     well_until,
     went_on,
     year_of,
@@ -219,9 +220,10 @@ def _since(start: int, events: Sequence[Event], scanned: Scanned) -> list[Event]
     """
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line]
     over = [e for e in of_file if e.hit.last < start]
-    told = [e.hit for e in over if not e.handled and e.rule.role is not Role.CONSEQUENCE]
+    told = [e for e in over if not e.handled and e.rule.role is not Role.CONSEQUENCE]
     scanned.roots = tuple(root for root in scanned.roots if root >= start)
-    scanned.earlier = max(told, key=lambda hit: hit.last, default=scanned.earlier)
+    said = max(told, key=lambda e: (not e.generic, e.hit.last), default=None)
+    scanned.earlier = said.hit if said is not None else scanned.earlier
     gone = set(map(id, over))
     again = {id(e) for e in of_file if e.hit.offset < start <= e.hit.last}
     return [
@@ -302,7 +304,7 @@ def _lived_on(rule: Rule, hit: Hit, size: int) -> bool:
     """Tell whether what a line tells of ended nothing; a launcher's report, whoever took steps."""
     if rule.role is Role.CONSEQUENCE and shell_went_on(hit):
         return True
-    if rule.retried and only_printed(hit, size):
+    if (rule.retried and only_printed(hit, size)) or (rule.closing and told_before(hit, size)):
         return True
     return went_on(replace(hit, rank=None) if rule.id in REPORTS else hit, size)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice, pairwise, takewhile
+from itertools import dropwhile, islice, pairwise, takewhile
 from pathlib import Path
 
 from clusterkit.core.data import read_table
@@ -155,6 +155,7 @@ _BAD = re.compile(
 _NOT_BAD = re.compile(
     r"(?i)\b(?:if|no|0|zero|without(?: any)?) (?:\w{1,30} ){0,2}(?:error|fail)(?:ed|s|ures?)?\b"
     r"|^\W{0,9}warning: (?!.*(?:error|fail|abort|exception)).*"
+    r"|^\S{1,99} \[\d{1,3}\] NCCL INFO .*"
     r"|^.{0,99}\bprocess group has not been destroyed before we destruct .*"
 )
 """What only speaks of a failure, or warns of what goes on all the same."""
@@ -336,11 +337,12 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
     called = f"in {library}" if own and packages else ""
     if packages and not own:
         begun = next((at for at in map(_in_library, frames[:0:-1]) if at), "")
-        called = f"started by {begun}, all of it in libraries" if begun else ""
+        called = f"started by {begun}, {_NO_OWN}" if begun else ""
     parts = (own or (library if called else inner), called, doing.words if doing else "")
     then = _led_to(lines_after(hit, _AROUND))
     look = doing.look if doing else ""
-    if own and own == inner and frames[0][1].startswith("raise "):
+    if own and own == inner and frames[0][1].startswith(("raise ", "assert ")):
+        look = "" if frames[0][1].startswith("assert ") else look
         look = look or f"The script raised it itself, at {own}: see which check stands before it."
     return {
         "place": f"(at {', '.join(filter(None, parts))})" if inner else "",
@@ -349,6 +351,9 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         "message": frames[0][1] if frames else "",
         "then": f"; that led to {then}" if then else "",
     }
+
+
+_NO_OWN = "all of it in libraries"
 
 
 def _of_java(hit: Hit) -> list[tuple[str, str]]:
@@ -501,6 +506,11 @@ def printed_by_library(hit: Hit) -> bool:
     return "-packages/" in head and not head.endswith("<module>")
 
 
+def dealt_with(hit: Hit) -> bool:
+    """Tell whether a library printed an exception of its own, in which no code of a user was."""
+    return printed_by_library(hit) and of_traceback(hit)["own"].endswith(_NO_OWN)
+
+
 def rank_below(hit: Hit) -> int | None:
     """Return the rank that PyTorch puts before the traceback just below the last line like a hit's.
 
@@ -614,6 +624,18 @@ def only_printed(hit: Hit, size: int) -> bool:
         _many_good_after(hit, 1) and _many_good_after(first, _SOON, last.offset)
     )
     return went_on and ends_well(hit, size, 1)
+
+
+def told_before(hit: Hit, size: int) -> bool:
+    """Tell whether a program said the same before, took steps then, and did so after a hit, too.
+
+    It ended with a good word.
+    """
+    before = lines_before(hit, WINDOW) if hit.line else ()
+    form = _DIGITS.sub("", hit.text)
+    since = list(dropwhile(lambda line: _DIGITS.sub("", line) != form, before))
+    steps = {step for line in since for step in _steps_in(line)}
+    return len(steps) >= WENT_ON and steps_after(hit)[None] > 0 and ends_well(hit, size, 1)
 
 
 def side_step(hit: Hit) -> bool:

@@ -288,7 +288,7 @@ class Finds:
         elif RESTART.match(text):
             self._forget()
         elif self._appended(text, offset):
-            self._earlier = next(reversed(self._hits.values()), self._earlier)
+            self._ended_run()
             self._forget()
         elif (job := _ENDED.search(text)) is not None:
             self._set_apart(offset)
@@ -309,6 +309,17 @@ class Finds:
             while at >= 0 and len(self.startups) < _MOST_STARTUPS:
                 self.startups.append((line.decode(errors="replace"), offset + at))
                 at = chunk.find(line, at + len(line))
+
+    def _ended_run(self) -> None:
+        """Keep what the run that has ended had failed of; of runs that failed alike, how many."""
+        found = tuple(reversed(self._hits.values()))
+        told = (hit for hit in found if hit.rules[0] not in REPORTS)
+        last = next(told, next(iter(found), None))
+        if last is None:
+            return
+        if self._earlier is not None and self._earlier.rules == last.rules:
+            last.count += self._earlier.count
+        self._earlier = last
 
     def _forget(self) -> None:
         self._tracebacks.clear()

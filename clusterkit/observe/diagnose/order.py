@@ -15,6 +15,7 @@ from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.evidence import (
     WENT_ON,
     at_last,
+    dealt_with,
     lines_after,
     steps_after,
     time_near,
@@ -105,6 +106,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
         events = live
     causes = [event for event in events if event.rule.role is Role.CAUSE]
     symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
+    symptoms = _not_dealt_with(symptoms)
     symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
     lost = [event for event in events if event.rule.alone and not event.rule.closing]
     symptoms = [one for one in symptoms if not any(_ended_after(one, other) for other in lost)]
@@ -215,6 +217,13 @@ def _elsewhere_short(one: Event, other: Event) -> bool:
     kinds = ((_SHARED, MEMORY), (MEMORY, _SHARED))
     of_both = any(one.rule.id in a and other.rule.id in b for a, b in kinds)
     return of_both and one.node != other.node and bool(other.node) and not other.handled
+
+
+def _not_dealt_with(symptoms: list[Event]) -> list[Event]:
+    """Leave out what a library printed, and went on, until a job was ended from outside."""
+    if not any(event.rule.outside for event in symptoms):
+        return symptoms
+    return [one for one in symptoms if not (one.hit.line and dealt_with(one.hit))]
 
 
 def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:

@@ -51,6 +51,11 @@ _NO_START = re.compile(
 _WARNED = re.compile(rb"\S+\.py:\d+: \w*Warning: ")
 """A line of a start all the same: Python prints each once in a process."""
 _DATED = re.compile(rb"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?")
+_WRAPPED = re.compile(
+    rb"( ?)\n(?=(?:operation )?timeout: WorkNCCL\(|WorkNCCL\(|(?:SeqNum|Numel\w+)=\d|OpType=[A-Z]"
+    rb"|Timeout\(ms\)=\d|(?:detected )?by watchdog at work)"
+)
+"""Before the rest of what NCCL's watchdog says, where its line was broken as it was copied."""
 _SHORTEST_START = 20
 _MOST_HEADS = 4
 _LONGEST_PIECE = 1 << 16
@@ -109,6 +114,8 @@ class Scanner:
 
     def _chunk(self, chunk: bytes, offset: int, finds: Finds) -> None:
         flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
+        if b"WorkNCCL(" in flat or b"by watchdog at work" in flat:
+            flat = _WRAPPED.sub(lambda end: b" \x00" if end[1] else b" ", flat)
         counted, number = 0, finds.lines + 1
         finds.started(chunk, offset)
         for seen, raw, at in self._wanted(flat):

@@ -31,6 +31,7 @@ from clusterkit.observe.diagnose.evidence import (
     unwrapped,
     words_around,
 )
+from clusterkit.observe.diagnose.held import held_by_others
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
 from clusterkit.observe.diagnose.order import (
@@ -78,8 +79,10 @@ _COUNTING_OWN = frozenset({"torchrun-report", "torchrun-stopped", "deepspeed-rep
 """Rules of launchers that start ranks in each task of another one."""
 _BEFORE = "job-before"
 _CANCELLED = "cancelled"
+_EMPTY = "collective-empty"
 _HUNG = "hung"
 _LIMIT = "time-limit"
+_MISMATCHES = frozenset({"collective-calls", "collective-mismatch", "collective-mismatch-timeout"})
 _OF_SPARK = "spark-stage-failed"
 _SLURM_REPORT = "slurm-report"
 _OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -201,7 +204,7 @@ def diagnose(
     scanned = scan_all(rules, [source.path for source in sources], known.processes)
     found = list(zip(sources, scanned, strict=True))
     by_name = {rule.id: rule for rule in rules}
-    events = _without_cancelled(events_of(by_name, found, known.facts, folder=known.folder))
+    events = _without_untrue(events_of(by_name, found, known.facts, folder=known.folder))
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
     elif not known.failed:
@@ -229,16 +232,19 @@ def diagnose(
     )
 
 
-def _without_cancelled(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Leave out that somebody cancelled a job which is known to have been ended otherwise.
+def _without_untrue(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Leave out what two rules tell of that another line knows to have been otherwise.
 
-    Slurm and srun tell of the end by a limit in the same words; only the state of the job itself
-    says that it was cancelled after an earlier attempt had come to its limit.
+    Slurm and srun tell of the end by a limit in the same words as of a cancelled job; only the
+    state of the job itself says that it was cancelled after an earlier attempt had come to its
+    limit. Ranks in different collectives get nothing from each other over the best of links.
     """
     found = {event.rule.id for event in events}
     told = any(event.rule.id == _CANCELLED and not event.hit.line for event in events)
     if _BEFORE in found or (_LIMIT in found and not told):
         return tuple(event for event in events if event.rule.id != _CANCELLED)
+    if any(event.rule.id in _MISMATCHES and event.hit.line for event in events):
+        return tuple(event for event in events if event.rule.id != _EMPTY)
     return events
 
 
@@ -325,7 +331,9 @@ def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
             alike.setdefault(why, []).append(str(one.file))
         if one.earlier is not None:
             told = shorten(one.earlier.text, _LONGEST_NOTE, placeholder=" ...")
-            yield f"{one.file}:{one.earlier.line}: an earlier run in it had ended with: {told}"
+            often = f" ({one.earlier.count} lines like it)" if one.earlier.count > 1 else ""
+            at = f"{one.file}:{one.earlier.line}"
+            yield f"{at}: an earlier run in it had ended with: {told}{often}"
     for why, names in alike.items():
         yield f"{some_of(names, _MOST_NAMED)}: {why}"
 
@@ -408,7 +416,8 @@ def _placed(root: Event, events: Sequence[Event]) -> Event:
     if root.node is not None or root.rule.id == _HUNG:
         return root
     if root.rank is None:
-        tells = {_OF_SPARK} if root.hit.text.startswith(_OF_SLURM) else {_OF_SPARK, _SLURM_REPORT}
+        own = root.hit.text.startswith(_OF_SLURM) and root.rule.role is not Role.CAUSE
+        tells = {_OF_SPARK} if own else {_OF_SPARK, _SLURM_REPORT}
         nodes = {event.node for event in events if event.rule.id in tells} - {None}
     elif {event.rule.id for event in events} & _COUNTING_OWN:
         return root
@@ -461,6 +470,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     same = [other for other in events if other.rule is rule] or [event]
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
+    held = held_by_others(text)
     asks = bool(hit.line) and "{place}" in rule.says
     at = "" if asks or of_launcher or rule.id in REPORTS else _at(hit)
     known: Mapping[str, str] = {
@@ -475,7 +485,8 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     }
     title = rule.fill(rule.title, known)
     do = rule.do
-    for of, said in _asking(rule, f"{text} {known.get('below', '')}", title) if hit.line else ():
+    told_of = f"{text} {held} {known.get('below', '')}"
+    for of, said in _asking(rule, told_of, title) if hit.line else ():
         step, told = next_step(hit, said, of)
         if step and of == "class":
             known = {**known, "look": known.get("look") or rule.fill(step, told)}
@@ -486,9 +497,9 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         rule=rule.id,
         role=rule.role,
         title=title,
-        says=f"{rule.fill(rule.says, known)}{at}",
+        says=f"{rule.fill(rule.says, known)}{held}{at}",
         do=rule.fill(do, known),
-        advice=rule.advice,
+        advice=None if held else rule.advice,
         node=event.node,
         rank=event.rank,
         hardware=rule.hardware,
