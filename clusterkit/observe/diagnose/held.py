@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_SIZE = r"([\d.]{1,12} [KMGT]iB)"
+_SIZE = r"(\d{1,7}(?:\.\d{1,3})? [KMGT]iB)"
 _NOW = re.compile(
     rf"(?P<gpu>GPU \d{{1,3}}) has a total capac\w{{1,5}} of {_SIZE} of which {_SIZE} is free\."
     rf".{{0,400}}?\bthis process has {_SIZE} memory in use"

@@ -30,6 +30,7 @@ NOW = (
         (BEFORE.format(own="29.00", kept="30.00 GiB", kind="reserved in total by PyTorch"), ""),
         (NOW.format(own="4.00"), "28 GiB"),
         (NOW.format(own="31.00"), ""),
+        (NOW.format(own="1.2.3"), ""),
         ("RuntimeError: CUDA error: out of memory", ""),
     ],
 )
