@@ -108,8 +108,6 @@ _CLASSES = ("RuntimeError", "ValueError", "TypeError", "AttributeError", "IndexE
 _NO_MODULE = ("No module named ", "ModuleNotFoundError")
 _LAST_LINES = "It stands among the last lines of the log, so that it may be what ended the job."
 _LONGEST_NOTE = 160
-_BROKEN = 2
-"""Lines below an exception that may be the rest of its line."""
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -267,8 +265,6 @@ def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
 
     Scripts catch what ends them, and print it without its class: `Training failed: CUDA out of`.
     """
-    if root.generic and root.hit.line and not root.rule.closing:
-        return _of_broken_line(root, rules)
     word = _PASSES_ON.search(root.hit.text) if root.rule.closing and root.hit.line else None
     if word is None or root.rule.priority > _GENERAL:
         return root
@@ -285,30 +281,6 @@ def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
             groups = {name: told for name, told in match.groupdict().items() if told}
             rule = replace(rule, says=f"{rule.says} {_LAST_LINES}", hardware=False)
             return replace(root, rule=rule, groups=groups)
-    return root
-
-
-def _of_broken_line(root: Event, rules: Iterable[Rule]) -> Event:
-    """Return an exception as a find of the rule that knows its line, which was broken as copied."""
-    known = [
-        rule
-        for rule in rules
-        if rule.by_line and rule.role is not Role.CONSEQUENCE and not rule.match(root.hit.text)
-    ]
-    for rank in dict.fromkeys((root.hit.before, None)):
-        text = root.hit.text
-        for line in lines_after(replace(root.hit, rank=rank), _BROKEN):
-            if not line or line.startswith((" ", "Traceback")):
-                break
-            end = len(text)
-            text = f"{text} {line}"
-            found = [(one, match) for one in known if (match := one.match(text)) is not None]
-            found = [pair for pair in found if pair[1].start() < end < pair[1].end()]
-            rule, match = max(found, key=lambda pair: pair[0].priority, default=(None, None))
-            if rule is not None and match is not None and not rule.generic:
-                groups = {name: told for name, told in match.groupdict().items() if told}
-                rule = replace(rule, after=max(rule.after, _BROKEN))
-                return replace(root, rule=rule, groups=groups)
     return root
 
 

@@ -210,27 +210,3 @@ def test_the_runs_of_a_sweep_that_failed_alike_are_counted(say: Say) -> None:
     assert found.cause is not None
     assert found.cause.rule == "file-not-found"
     assert [note.partition("with: ")[2] for note in found.notes] == [f"{memory} (3 lines like it)"]
-
-
-BROKEN = """\
-2: torch.OutOfMemoryError: CUDA out of memory. Tried to
-allocate 1.50 GiB. GPU 2 has a total capacity of 31.75 GiB of which 500.00 MiB is free.
-"""
-
-
-@pytest.mark.parametrize(
-    ("log", "rule", "told"),
-    [
-        (BROKEN, "cuda-out-of-memory", "asked for 1.50 GiB"),
-        ("ModuleNotFoundError: No module named\n'blue'\n", "module-missing", "package blue"),
-        ("OSError: [Errno 28] No space left on\ndevice: '/data/x.pt'\n", "disk-full", "/data/x.pt"),
-        ("2: KeyError: 'a'\n3: KeyError: 'a'\n", "python-exception", "KeyError"),
-    ],
-)
-def test_an_exception_whose_line_was_broken_is_known(
-    say: Say, log: str, rule: str, told: str
-) -> None:
-    found = say(f"x\n{log}").cause
-    assert found is not None
-    assert found.rule == rule
-    assert told in f"{found.title} {found.says}"
