@@ -223,7 +223,9 @@ def _not_dealt_with(symptoms: list[Event]) -> list[Event]:
     """Leave out what a library printed, and went on, until a job was ended from outside."""
     if not any(event.rule.outside for event in symptoms):
         return symptoms
-    return [one for one in symptoms if not (one.hit.line and dealt_with(one.hit))]
+    return [
+        one for one in symptoms if one.rule.outside or not (one.hit.line and dealt_with(one.hit))
+    ]
 
 
 def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:

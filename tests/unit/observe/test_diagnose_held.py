@@ -135,6 +135,28 @@ def test_an_exception_of_the_script_comes_before_the_end_from_outside(say: Say) 
     assert found.rule == "connection-refused"
 
 
+def test_the_end_from_outside_counts_though_a_library_printed_it(say: Say) -> None:
+    """The signal came again, as Python's logging was telling of the first."""
+    ended = (
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.12/site-packages/torch/distributed/run.py", line 9, in run\n'
+        "    result = agent.run()\n"
+        '  File "/env/lib/python3.12/site-packages/torch/distributed/api.py", line 6, in _end\n'
+        '    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)\n'
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 71 got signal: 1\n"
+    )
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    logging = (
+        "Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3.12/logging/__init__.py", line 1697, in isEnabledFor\n'
+        "    return self._cache[level]\n"
+        "KeyError: 30\n"
+    )
+    found = say(f"a new session\n{ended}{during}{logging}{during}{ended}").cause
+    assert found is not None
+    assert found.rule == "hangup"
+
+
 def test_the_entity_that_wandb_does_not_know_is_quoted(say: Say) -> None:
     found = say(
         'ERROR SenderThread:7 [api.py:9] {"errors":[{"message":"entity blue-lab not found during'
