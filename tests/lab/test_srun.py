@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.helpers.lab_ask import ask, await_no_job, reach, said
+from tests.helpers.lab_faults import wait_for_state
 from tests.helpers.lab_jobs import is_soon
 from tests.lab import Lab
 
@@ -105,6 +106,7 @@ def test_a_step_that_hangs_is_ended(lab: Lab) -> None:
 
 
 def test_an_interrupt_gives_the_allocation_back(lab: Lab) -> None:
+    wait_for_state(lab, "idle", "n1")  # a step that another test had ended may be completing
     wanted = '{"via":"srun","nodes":["n1"],"probes":{"slow":["sleep 50",60]},"options":{}}'
     argv = ["python3", "-m", "tests.helpers.ask_client", wanted]
     client = lab.popen("head", argv, env={"PYTHONPATH": "."})
