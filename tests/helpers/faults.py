@@ -219,13 +219,16 @@ def _head_outage(cluster: Cluster, run: RunFolder) -> None:
 
 
 def _controller_outage(cluster: Cluster, run: RunFolder) -> None:
-    """Slurm takes all nodes for dead after SlurmdTimeout, though they run on."""
+    """Slurm takes all nodes for dead after SlurmdTimeout, though they run on.
+
+    It ends what runs there once they register, of themselves up to 100 s after the link is back.
+    """
     began = time.monotonic()
     with cut_off(cluster.lab, "head"):
         cluster.ck("wait", run.run_id, timeout_s=90)
         time.sleep(max(0.0, began + 45 - time.monotonic()))
-    await_true(lambda: not cluster.left(run), 90)
     _start_anew(cluster.lab, *cluster.lab.nodes)
+    await_true(lambda: not cluster.left(run), 90)
 
 
 def _power(cluster: Cluster, run: RunFolder) -> None:
