@@ -12,8 +12,10 @@ from math import gcd, lcm
 
 from clusterkit.core.data import read_problem, read_table
 from clusterkit.core.errors import Problem
+from clusterkit.estimate.memory.states import gradient_wire_bytes
 from clusterkit.estimate.setup import (
     FSDP,
+    Compression,
     Library,
     Loss,
     Offload,
@@ -27,6 +29,7 @@ _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
 _BEYOND_DDP = frozenset({Sharding.GRADIENTS, Sharding.FULL, Sharding.HYBRID})
 _MUCH_PADDING = 1.05
+_FP32 = 4
 LIMITS = {row["name"]: int(row["most"]) for row in read_table(__file__, "limits.tsv")}
 """Beyond which number it must be a mistake, by attribute."""
 
@@ -41,7 +44,7 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
         problem
         for rule in (
             *(_machines, _experts, _tensor_ranks, _pipeline, _sequence),
-            *(_sharding, _zeropp, _offload, _megatron),
+            *(_sharding, _zeropp, _compression, _offload, _megatron),
         )
         for problem in rule(setup)
     )
@@ -213,6 +216,21 @@ def _zeropp(setup: Setup) -> Iterator[Problem]:
         yield _problem("zeropp-node", setup, enough=2 * setup.gpus_per_node)
 
 
+def _compression(setup: Setup) -> Iterator[Problem]:
+    """Yield what compressing gradients does not go with: only whole copies exchange them."""
+    kind = setup.compression
+    if kind is Compression.NONE:
+        return
+    thin = kind is Compression.POWERSGD
+    cases = {
+        "compression": setup.library is not Library.DDP or setup.sharding is not Sharding.NONE,
+        "compression-alone": setup.gpus == 1,
+        "compression-16": kind is Compression.FP16 and gradient_wire_bytes(setup) < _FP32,
+        "compression-beside": thin and bool(setup.model.experts or setup.adapter),
+    }
+    yield from _those(cases, setup)
+
+
 def _offload(setup: Setup) -> Iterator[Problem]:
     optimizer, params = setup.offload_optimizer, setup.offload_params
     if optimizer is Offload.NONE and params is Offload.NONE:
@@ -247,8 +265,13 @@ def _megatron(setup: Setup) -> Iterator[Problem]:
 def warnings_of(setup: Setup) -> Iterator[Problem]:
     """Yield what a setup that can be run should rather not do."""
     model, pp = setup.model, setup.pp
-    if setup.zeropp:
-        yield _problem("zeropp-numbers", setup)
+    changed = {
+        "zeropp-numbers": setup.zeropp,
+        "numbers-fp16": setup.compression is Compression.FP16,
+        "numbers-powersgd": setup.compression is Compression.POWERSGD,
+        "numbers-1-bit": setup.compression is Compression.ONE_BIT,
+    }
+    yield from _those(changed, setup)
     if setup.tp > setup.gpus_per_node:
         yield _problem("tp-nodes", setup)
     if model.max_seq is not None and setup.seq > model.max_seq and not model.learned_positions:

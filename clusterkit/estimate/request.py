@@ -199,6 +199,7 @@ def setup_of(
         fp32_gradients=strategy.library is Library.MEGATRON,
         adapter=adapter,
         zeropp=strategy.zeropp,
+        compression=strategy.compression,
         **{name: getattr(request, name) for name in _ALIKE},
     )
 

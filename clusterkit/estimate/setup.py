@@ -99,6 +99,18 @@ class Optimizer(StrEnum):
     """With momentum."""
 
 
+class Compression(StrEnum):
+    """What gradients are made smaller by before whole copies of a model exchange them."""
+
+    NONE = "none"
+    FP16 = "fp16"
+    """In 16 bits: torch's `fp16_compress_hook` or `bf16_compress_hook`, Horovod's fp16."""
+    POWERSGD = "powersgd"
+    """Each matrix as two of rank `powersgd_rank` (facts.tsv): torch's `powerSGD_hook`."""
+    ONE_BIT = "1-bit"
+    """1-bit Adam, 1-bit LAMB, 0/1 Adam after the warm-up: signs of the moments, and a scale."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """LoRA: low-rank matrices beside frozen weights."""
@@ -170,6 +182,7 @@ class Setup:
     zeropp: bool = False
     """Whether ZeRO-3 sends quantized weights and gradients, and keeps a second copy of the weights
     in each node (ZeRO++, with all of its three parts)."""
+    compression: Compression = Compression.NONE
     adapter: Adapter | None = None
     interconnect: str | None = None
     """Name of the network between nodes; None for the usual one of such GPUs."""

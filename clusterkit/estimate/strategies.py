@@ -1,7 +1,7 @@
 """The names of strategies, and what each of them stands for in a `Setup`.
 
 A name is a base, the ranks that divide the model, and what was added: `fsdp`, `zero3-offload`,
-`megatron-tp8-pp2`, `fsdp+ac`, `zero3-tp2+lora`.
+`megatron-tp8-pp2`, `fsdp+ac`, `zero3-tp2+lora`, `ddp+powersgd`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Any
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.records import row_of
-from clusterkit.estimate.setup import Adapter, Checkpointing, Library, Offload, Sharding
+from clusterkit.estimate.setup import (
+    Adapter,
+    Checkpointing,
+    Compression,
+    Library,
+    Offload,
+    Sharding,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,7 @@ class Strategy:
     dp: int | None = None
     """Follows from the number of GPUs: a given value can only be compared with that."""
     checkpointing: Checkpointing | None = None
+    compression: Compression = Compression.NONE
 
     @property
     def full_name(self) -> str:
@@ -43,7 +51,9 @@ class Strategy:
         ranks = (("tp", self.tp), ("pp", self.pp), ("cp", self.cp))
         suffix = "".join(f"-{name}{number}" for name, number in ranks if number)
         again = {Checkpointing.FULL: "+ac", Checkpointing.SELECTIVE: "+selective"}
-        return self.name + suffix + (again[self.checkpointing] if self.checkpointing else "")
+        added = again[self.checkpointing] if self.checkpointing else ""
+        added += f"+{self.compression}" if self.compression is not Compression.NONE else ""
+        return self.name + suffix + added
 
     @property
     def offload(self) -> Offload:
@@ -51,13 +61,14 @@ class Strategy:
         return max(self.offload_optimizer, self.offload_params, key=list(Offload).index)
 
 
-_ADDED: Mapping[str, Checkpointing | Adapter] = {
+_ADDED: Mapping[str, Checkpointing | Adapter | Compression] = {
     "checkpointing": Checkpointing.FULL,
     "full": Checkpointing.FULL,
     "ac": Checkpointing.FULL,
     "selective": Checkpointing.SELECTIVE,
     "lora": Adapter(),
     "qlora": Adapter(quantized=True),
+    **{kind.value: kind for kind in Compression if kind is not Compression.NONE},
 }
 
 
@@ -100,7 +111,7 @@ def strategy_named(text: str) -> Strategy:
         message = f"unknown addition {unknown!r} to the strategy {strategy.name}"
         raise UserError(message, hint=choices_hint(unknown, _ADDED))
     for addition in (_ADDED[word.strip()] for word in added):
-        ranks["adapter" if isinstance(addition, Adapter) else "checkpointing"] = addition
+        ranks[type(addition).__name__.lower()] = addition
     return replace(strategy, **ranks)
 
 

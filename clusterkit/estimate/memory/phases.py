@@ -35,6 +35,7 @@ from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
 from clusterkit.estimate.setup import (
     FSDP,
     Checkpointing,
+    Compression,
     Library,
     Offload,
     Optimizer,
@@ -45,6 +46,7 @@ from clusterkit.estimate.setup import (
 _TERMS = {row["name"]: row for row in read_table(__file__, "terms.tsv")}
 LOGITS = "logits"
 _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
+_KEEPS_ERRORS = frozenset({Compression.POWERSGD, Compression.ONE_BIT})
 _HALF = 2
 
 
@@ -67,6 +69,11 @@ def resident(stage: Stage) -> Iterator[Term]:
         yield _states(stage, "optimizer states", each.optimizer, shares.optimizer)
     if setup.library is Library.DDP and setup.gpus > 1 and not setup.bucket_view:
         yield _states(stage, "buckets of DDP", each.gradients, 1.0)
+    if setup.compression in _KEEPS_ERRORS:
+        of_sum = setup.compression is Compression.ONE_BIT
+        size = 4.0 * stage.trained * (1 + (1 / setup.dp if of_sum else 0))
+        form = f"4 P{' (1 + 1/N)' if of_sum else ''}, P = {_short(stage.trained)}"
+        yield _term("error of compressed gradients", size, form)
 
 
 def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:

@@ -4,7 +4,8 @@ Data parallelism: the bytes of ZeRO section 7 (arXiv:1910.02054): with N ranks a
 bytes, 2 (N-1)/N P for an all-reduce, and 3 (N-1)/N P where parameters are sharded, too, since they
 are gathered for the forward and again for the backward pass. Tensor and sequence parallelism:
 arXiv:1909.08053 and arXiv:2205.05198, 4 all-reduces of the activations of a block, 6 where the
-forward pass runs again; pipelines: arXiv:2104.04473; ZeRO++: arXiv:2306.10209.
+forward pass runs again; pipelines: arXiv:2104.04473; ZeRO++: arXiv:2306.10209; PowerSGD:
+arXiv:1905.13727; 1-bit Adam: arXiv:2102.02888.
 """
 
 from __future__ import annotations
@@ -22,9 +23,22 @@ from clusterkit.estimate.machines.interconnects import (
     group_of,
     network_of,
 )
-from clusterkit.estimate.memory.states import gradient_wire_bytes, params_per_rank
+from clusterkit.estimate.memory.states import (
+    adapter_params,
+    gradient_wire_bytes,
+    params_per_rank,
+)
 from clusterkit.estimate.results import Transfer
-from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Precision, Setup, Sharding
+from clusterkit.estimate.setup import (
+    FSDP,
+    Adapter,
+    Checkpointing,
+    Compression,
+    Library,
+    Precision,
+    Setup,
+    Sharding,
+)
 
 
 def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
@@ -164,6 +178,8 @@ def data_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     fsdp, megatron = setup.library in FSDP, setup.library is Library.MEGATRON
     k = 1 if setup.no_sync and fsdp else setup.accumulation
     match setup.sharding:
+        case Sharding.NONE if setup.compression is not Compression.NONE:
+            yield ranks.compressed()
         case Sharding.NONE:
             yield ranks.reduced(
                 ranks.everybody, times=1, hidden=setup.library is not Library.DEEPSPEED
@@ -235,6 +251,34 @@ class _Ranks:
             times=times,
         )
 
+    def compressed(self) -> Transfer:
+        """Return the all-reduce of all gradients as they are compressed, scales left out.
+
+        1-bit optimizers exchange moments, and only when all gradients are there.
+        """
+        setup, group = self.setup, self.everybody
+        each = gradient_wire_bytes(setup)
+        form, sent = {
+            Compression.FP16: ("2 P", 2 * params_per_rank(setup)),
+            Compression.POWERSGD: (
+                f"g r (n + m) of each matrix, r = {FACTS['powersgd_rank']:g}, g = {each}",
+                each * _low_rank(setup),
+            ),
+            Compression.ONE_BIT: ("P / 8", params_per_rank(setup) / 8),
+        }[setup.compression]
+        # A bucket goes in one piece; with PowerSGD, one matrix of each pair after the other.
+        pieces = self._pieces(params_per_rank(setup) * each, each)
+        pieces *= 2 if setup.compression is Compression.POWERSGD else 1
+        return Transfer(
+            name=f"all-reduce gradients, compressed ({setup.compression})",
+            group="data",
+            bytes=2 * (group.ranks - 1) / group.ranks * sent,
+            messages=pieces,
+            seconds=self.fabric.all_reduce_s(sent / pieces, group) * pieces,
+            hidden=setup.compression is not Compression.ONE_BIT,
+            formula=f"2 (N-1)/N x {form}, N = {group.ranks}, {self._params}{_times(1)}",
+        )
+
     def scattered(self, *, times: int, hidden: bool) -> Transfer:
         """Return the reduce-scatter of gradients."""
         name, each = "reduce-scatter gradients", gradient_wire_bytes(self.setup)
@@ -304,6 +348,13 @@ class _Ranks:
             of_ranks = FACTS["megatron_bucket_elements_of_rank"] * self._count
             bucket = max(FACTS["megatron_bucket_elements"], of_ranks) * each
         return max(1, round(size / bucket))
+
+
+def _low_rank(setup: Setup) -> float:
+    """Return the elements of the pairs of matrices that PowerSGD sends for those of a model."""
+    model, rank = setup.model, int(FACTS["powersgd_rank"])
+    tables = rank * (model.vocab + model.hidden) * (1 if model.tied else 2)
+    return model.layers * adapter_params(model, Adapter(rank=rank)) + tables
 
 
 def _times(times: int) -> str:

@@ -22,7 +22,15 @@ from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.machines.interconnects import pcie_gbs
 from clusterkit.estimate.memory.states import gradient_wire_bytes, owned_params, params_per_rank
 from clusterkit.estimate.results import Interval
-from clusterkit.estimate.setup import TORCH, Checkpointing, Library, Offload, Precision, Setup
+from clusterkit.estimate.setup import (
+    TORCH,
+    Checkpointing,
+    Compression,
+    Library,
+    Offload,
+    Precision,
+    Setup,
+)
 from clusterkit.estimate.shapes import ModelShape
 
 
@@ -262,19 +270,23 @@ def _optimizer_s(setup: Setup) -> float:
     return owned_params(setup) * traffic / _memory(setup.gpu)
 
 
-def quantizing_s(setup: Setup) -> Interval:
-    """Return the seconds of a step that the kernels of ZeRO++ take: a model, which nobody measured.
+def compressing_s(setup: Setup) -> Interval:
+    """Return the seconds of a step in which what is sent is made smaller: a model, never measured.
 
-    At least, the bytes that they read and write at the rate of the memory. For each of P parameters
-    and micro batch, with N ranks, n in a node: its 8 bits become 16 (3 bytes), its gradient 4 bits
-    (2.5), which are summed (0.5); a rank quantizes its shard and stores the sum (5 / N), copies its
-    part of the second copy (4 / n), and has the n-th part of the gradients to quantize, to read
-    again and to sum (5 / n). At most several times that (facts.tsv); likely is the geometric mean.
+    At least, the bytes that this reads and writes at the rate of the memory. ZeRO++: for each of P
+    parameters and micro batch, with N ranks, n in a node: its 8 bits become 16 (3 bytes), its
+    gradient 4 bits (2.5), which are summed (0.5); a rank quantizes its shard and stores the sum
+    (5 / N), copies its part of the second copy (4 / n), and has the n-th part of the gradients to
+    quantize, to read again and to sum (5 / n). Gradients of DDP, once: `compress_bytes_*` of
+    facts.tsv. At most several times that (`quantize_worst`); likely is the geometric mean.
     """
-    if not setup.zeropp:
-        return Interval(low=0.0, likely=0.0, high=0.0)
-    each = 3 + 2.5 + 0.5 + 5 / setup.shard_ranks + (4 + 5) / setup.gpus_per_node
-    least = setup.accumulation * params_per_rank(setup) * each / _memory(setup.gpu)
+    each, times = 0.0, 1
+    if setup.compression is not Compression.NONE:
+        each = FACTS[f"compress_bytes_{setup.compression}"]
+    if setup.zeropp:
+        each = 3 + 2.5 + 0.5 + 5 / setup.shard_ranks + (4 + 5) / setup.gpus_per_node
+        times = setup.accumulation
+    least = times * params_per_rank(setup) * each / _memory(setup.gpu)
     worst = FACTS["quantize_worst"]
     return Interval(low=least, likely=least * worst**0.5, high=least * worst)
 

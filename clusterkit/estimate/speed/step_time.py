@@ -18,10 +18,10 @@ from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of
 from clusterkit.estimate.speed.compute import (
     Compute,
+    compressing_s,
     compute_of,
     needed_flops,
     offload_s,
-    quantizing_s,
 )
 
 _DAY_S = 86_400
@@ -44,7 +44,7 @@ def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
     parts = {speed: parts_at(speed) for speed in {slow, usual, fast}}
     low, likely, high = (sum(parts[speed].values()) for speed in (fast, usual, slow))
     seconds = Interval(low=low, likely=likely, high=high)
-    known, more = setup.gpu.architecture, quantizing_s(setup)
+    known, more = setup.gpu.architecture, compressing_s(setup)
     least, most = known.measured_rate if measured.measured_step else known.rate
     step = Interval(
         low=(low - more.likely + more.low) / most,
@@ -102,7 +102,7 @@ def _parts(
     return {
         "compute_s": setup.accumulation * compute.micro_batch_s
         + compute.optimizer_s
-        + quantizing_s(setup).likely,
+        + compressing_s(setup).likely,
         "bubble_s": (setup.pp - 1) / setup.vpp * stage_s,
         "exposed_s": exposed_s(compute, transfers),
         "offload_s": offload_s(setup),

@@ -16,12 +16,13 @@ from clusterkit.estimate.machines.interconnects import Fabric, group_of, network
 from clusterkit.estimate.memory.activations import kept_per_token
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.memory.states import bytes_of, frozen_width, gradient_wire_bytes
-from clusterkit.estimate.models.named import model_of_params
+from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.request import precision_of
 from clusterkit.estimate.results import Kind
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
+    Compression,
     Library,
     Offload,
     Precision,
@@ -309,16 +310,48 @@ def test_zeropp_sends_what_the_page_says() -> None:
     assert said == pytest.approx(found)
 
 
-def test_compression_sends_the_part_that_the_page_says() -> None:
-    """The estimator does not know it: the page's own arithmetic."""
-    rows = rows_of("| | instead of | sends | source |")
-    (whole, sends), letters = rows["PowerSGD of rank r, each matrix n x m"][:2], {"N": 8, "g": 2}
-    of = {"n": 4096, "m": 4096, "r": 4, **letters}
-    formula, _, example = sends.partition(":")
+def test_compression_sends_and_keeps_what_the_page_says() -> None:
+    rows = rows_of("| `--strategy` | instead of | sends | and keeps, per GPU | source |")
+    one = setup(library=Library.DDP, sharding=Sharding.NONE, precision=Precision.AMP_BF16)
+    of, plain = of_ranks(one), memory_of(one).peak.bytes
+    for kind in set(Compression) - {Compression.NONE}:
+        (name,) = (name for name in rows if name.startswith(f"`ddp+{kind}`"))
+        _, sends, keeps = rows[name][:3]
+        compressed = replace(one, compression=kind)
+        more = value_of(keeps, **of) if keeps else 0
+        assert memory_of(compressed).peak.bytes - plain == pytest.approx(more)
+        if kind is not Compression.POWERSGD:
+            said = value_of(sends.partition(" after ")[0], **of)
+            assert bytes_over(compressed, {"data"}) == pytest.approx(said)
+
+
+def test_powersgd_sends_two_thin_matrices_for_each() -> None:
+    """What the page says of one matrix, over all of a model: heads 32 of 128, 8 of keys."""
+    rows = rows_of("| `--strategy` | instead of | sends | and keeps, per GPU | source |")
+    (row,) = (row for name, row in rows.items() if name.startswith("`ddp+powersgd`"))
+    formula, _, example = row[1].partition(":")
+    of = {"N": 8, "g": 4, "r": FACTS["powersgd_rank"]}
+    square = {"n": 4096, "m": 4096}
     assert example.endswith("a 512th")
-    assert value_of(whole, **of) == 512 * value_of(formula, **of)
-    (early,) = (row[1] for name, row in rows.items() if name.startswith("1-bit Adam"))
-    assert value_of(re.findall(r"w \+ \(1 - w\) / 16", early)[0], w=0) == 1 / 16
+    assert value_of(row[0], **of, **square) == 512 * value_of(formula, **of, **square)
+    of_block = 2 * [(4096, 4096)] + 2 * [(4096, 1024)] + 3 * [(4096, 14336)]
+    sides = 32 * of_block + 2 * [(128256, 4096)]
+    said = sum(value_of(formula, n=n, m=m, **of) for n, m in sides)
+    one = setup(
+        gpus=8,
+        model=model_named("llama-3.1-8b"),
+        library=Library.DDP,
+        sharding=Sharding.NONE,
+        precision=Precision.AMP_BF16,
+        compression=Compression.POWERSGD,
+    )
+    assert bytes_over(one, {"data"}) == pytest.approx(said)
+
+
+def test_compression_takes_the_bytes_that_the_page_says() -> None:
+    (said,) = re.findall(r"by the (\d+), (\d+) and (\d+) bytes per gradient", PAGE)
+    kinds = [Compression.FP16, Compression.POWERSGD, Compression.ONE_BIT]
+    assert [FACTS[f"compress_bytes_{kind}"] for kind in kinds] == [float(one) for one in said]
 
 
 def test_small_messages_get_the_part_that_the_page_says() -> None:

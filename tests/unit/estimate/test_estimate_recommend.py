@@ -23,6 +23,7 @@ from clusterkit.estimate.request import Request, precision_of, setup_of, solve_b
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
+    Compression,
     Library,
     Loss,
     Offload,
@@ -146,6 +147,18 @@ def test_16_bits_are_what_is_usual_with_the_library() -> None:
         (setup("zeropp", gpus=16, precision=Precision.FP32), "not with fp32", "zero3"),
         (setup("zeropp", gpus=16, library=Library.FSDP2), "not with fsdp2", "zero3"),
         (setup("zeropp", gpus=16, sharding=Sharding.HYBRID), "not with hybrid", "zero3"),
+        (setup("fsdp", compression=Compression.FP16), "not with fsdp2", "ddp+fp16"),
+        (setup("single", gpus=1, compression=Compression.FP16), "one GPU sends no", "--gpus 2"),
+        (
+            setup("ddp", precision=Precision.PURE_BF16, compression=Compression.FP16),
+            "sent in 16 bits without a hook",
+            "--strategy ddp",
+        ),
+        (
+            setup("ddp", adapter=Adapter(), compression=Compression.POWERSGD),
+            "not for adapters or experts",
+            "leave +powersgd out",
+        ),
         (setup("zero3", pp=2), "ZeRO-3 and pipeline parallelism exclude", "megatron"),
         (setup("ddp", pp=2), "DDP alone has no pipeline", "megatron"),
         (setup("megatron", pp=16, model=model_named("gpt2")), "more than the 12 layers", "--pp 12"),
@@ -250,6 +263,19 @@ def test_zeropp_is_taken_only_where_it_is_asked_for() -> None:
     for wrong in ("fsdp+zeropp", "zeropp-offload"):
         with pytest.raises(UserError, match="unknown"):
             strategy_named(wrong)
+
+
+@pytest.mark.parametrize("kind", [Compression.FP16, Compression.POWERSGD, Compression.ONE_BIT])
+def test_gradients_are_compressed_only_where_it_is_asked_for(kind: Compression) -> None:
+    slow = request_of(model=model_of_params("1B"), interconnect="ethernet-10")
+    tried = answer_of(slow)
+    asked = answer_of(replace(slow, strategy=strategy_named(f"DDP+{kind}"))).chosen
+    assert asked is not None
+    assert asked.name == f"ddp+{kind}"
+    plain = next(one for one in tried.candidates if one.name == "ddp")
+    assert asked.tokens_per_s > 1.5 * plain.tokens_per_s
+    assert not any(one.setup.compression == kind for one in tried.candidates)
+    assert any("a model, not measured" in one.message for one in warnings_of(asked.setup))
 
 
 def test_illegal_ones_are_refused_beside_the_others() -> None:

@@ -28,9 +28,9 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.speed.compute import (
+    compressing_s,
     model_flops,
     needed_flops,
-    quantizing_s,
     work_of,
 )
 from clusterkit.estimate.speed.step_time import bill_of, mfu_of, scaling, speed_of, utilisation_of
@@ -191,12 +191,12 @@ def test_a_slow_network_shows_where_the_curve_starts_beyond_a_node() -> None:
 def test_quantizing_takes_what_its_bytes_take_at_least() -> None:
     """By hand: 6 + 9 / 8 + 5 / 32 bytes for each of 7e9 parameters, at 80 % of 2,039 GB/s."""
     one = setup(gpu=gpu_named("a100-80"), gpus=32, sharding=Sharding.FULL, zeropp=True)
-    known = quantizing_s(one)
+    known = compressing_s(one)
     assert known.low == pytest.approx(7e9 * 7.28125 / (0.8 * 2039e9))
     assert known.high == pytest.approx(5 * known.low)
     assert known.low < known.likely < known.high
-    assert quantizing_s(replace(one, accumulation=3)).low == pytest.approx(3 * known.low)
-    assert quantizing_s(replace(one, zeropp=False)).high == 0
+    assert compressing_s(replace(one, accumulation=3)).low == pytest.approx(3 * known.low)
+    assert compressing_s(replace(one, zeropp=False)).high == 0
     speed, low_high = speed_of(one), one.gpu.architecture.rate
     rest = speed.step_s.likely - known.likely
     assert speed.step_s.low == pytest.approx((rest + known.low) / low_high[1])
