@@ -45,6 +45,7 @@ from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
 from clusterkit.observe.diagnose.tracebacks import unknown_ends
+from clusterkit.observe.diagnose.side_commands import without_side_commands
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -150,7 +151,7 @@ def events_of(
     for _, scanned in found:
         events = _since(_last_start(events, scanned), events, scanned)
         events = _since(_last_program(events, scanned), events, scanned)
-    events = _without_snippets(events)
+    events = without_side_commands(_without_snippets(events), [one for _, one in found])
     return _without_side_steps(_of_the_last_run(events, [scanned for _, scanned in found]))
 
 
@@ -279,7 +280,7 @@ def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def _without_snippets(events: Sequence[Event]) -> list[Event]:
-    """Take for no failure of the job what code given to Python by the script had raised.
+    """Take for no failure of the job what code given to Python, or a command beside it, had raised.
 
     Only where the script went on for long after it, and something else ended the job then.
     """

@@ -188,6 +188,17 @@ _CONTINUED = 2
 """Good lines after a Ctrl-C of a program that did not end, or of the next one."""
 _IN_WORDS = re.compile(r", in __(?:repr|str|format)__$")
 """The end of a frame of what makes text of an object."""
+_BESIDE = re.compile(
+    r'  File "[^"]{0,400}/(?:bin|Scripts)/(?:wandb|huggingface-cli|hf|conda|mamba|pip[\d.]*|aws'
+    r'|gsutil|gdown|mlflow|dvc|kaggle|nvitop|gpustat|tensorboard|jupyter)"'
+)
+"""The first frame of a command that trains nothing, in whose script pip has put it."""
+_LABELLED = re.compile(
+    rb"^(?: {0,5}\d{1,6}: |\[\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:|\[\d{1,6}\]<std(?:out|err)>:"
+    rb"|\[node-\d{1,6}\] )",
+    re.MULTILINE,
+)
+"""What srun, mpirun, horovodrun and `clusterkit logs` put before all that ranks print."""
 _OF_TRACEBACK = re.compile(r"\s|$|Traceback \(most recent|During handling of|The above exc")
 _LAST = 10
 _DIGITS = re.compile(r"[0-9]+")
@@ -273,6 +284,12 @@ def raised_in(hit: Hit) -> tuple[str, ...]:
     inside = takewhile(lambda line: line.startswith("  "), before)
     frames = (_with_slashes(line) for line in inside if line.startswith('  File "'))
     return tuple(islice(frames, 1))
+
+
+def traceback_of(hit: Hit) -> tuple[str, ...]:
+    """Return the lines of the traceback of the exception of a hit, the innermost first."""
+    before = reversed(lines_before(hit, _LONGEST_TRACEBACK)) if hit.line else ()
+    return tuple(map(_with_slashes, takewhile(_indented, before)))
 
 
 def told_badly(hit: Hit) -> bool:
@@ -525,11 +542,18 @@ def rank_below(hit: Hit) -> int | None:
         and after[0].text.startswith(TRACEBACK)
     )
     return ranks.pop() if head and len(ranks) == 1 else None
+        and (not raised_in(hit) or _repeated(hit))
 
 
 def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines after the hit's; of the same rank where its line names one."""
     return tuple(line.text for line in _after(hit, count, rank=hit.rank))
+
+def _repeated(hit: Hit) -> bool:
+    """Tell whether PyTorch prints the exception of a hit once more, with the rank before it."""
+    after = _after(replace(hit, offset=hit.last), _AROUND, rank=None)
+    return any(line.text == hit.text for line in after if line.before is not None)
+
 
 
 def _before(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
@@ -663,10 +687,28 @@ def well_until(hit: Hit, ending: int, *, at_once: bool) -> bool:
 
 
 def of_snippet(hit: Hit) -> bool:
-    """Tell whether an exception is of code that a script of the shell gave Python to read."""
-    above = lines_before(hit, _FRAME) if hit.line else ()
-    frames = [line for line in takewhile(_indented, reversed(above)) if FRAME_AT.match(line)]
-    return bool(frames) and frames[-1].startswith('  File "<stdin>"')
+    """Tell whether an exception is of a command beside the training.
+
+    Of one in `_BESIDE`, or of code that a script of the shell gave Python to read.
+    """
+    *_, called, first = ("", "", *filter(FRAME_AT.match, traceback_of(hit)))
+    if first.startswith('  File "<string>"'):
+        return "/multiprocessing/" not in called  # so does Python start processes itself
+    return first.startswith('  File "<stdin>"') or _BESIDE.match(first) is not None
+
+
+def ranks_began(path: Path, excerpts: Excerpts | None, until: int) -> float:
+    """Return how many bytes stand before the first line that a launcher has put a rank before.
+
+    That is infinite where none is among those that are read, up to byte `until`.
+    """
+    found = _LABELLED.search(read_part(path, excerpts, 0, min(_HEAD, until)))
+    return math.inf if found is None else found.start()
+
+
+def labelled(hit: Hit) -> bool:
+    """Tell whether a launcher put a rank before the last line like a hit's."""
+    return _LABELLED.match(read_part(hit.file, hit.excerpts, hit.last, LONGEST)) is not None
 
 
 def well_between(hit: Hit, later: Hit) -> bool:
@@ -711,13 +753,14 @@ def left_behind(hit: Hit, until: float = math.inf) -> bool:
 
     Whoever raised it, refused its arguments or was killed says no more; hundreds of good lines
     after it, up to byte `until`, are of a later run, or of the next program of the script. Of one
-    that refused its arguments fewer will do: no rank of it had begun to work.
+    that refused its arguments, or trains nothing, fewer will do: no rank of it had begun to work.
     """
     ended = _ENDED.match(hit.text)
     if hit.rank is not None or not (ended or raised_in(hit)):
         return False
-    refused = ended is not None and ended[0].endswith(_REFUSED) and until < math.inf
-    return _many_good_after(hit, _SOON if refused else _LATER, until)
+    refused = ended is not None and ended[0].endswith(_REFUSED)
+    soon = until < math.inf and (refused or _BESIDE.match("".join(traceback_of(hit)[-1:])))
+    return _many_good_after(hit, _SOON if soon else _LATER, until)
 
 
 def began_again(hit: Hit, startups: Iterable[tuple[str, int]], size: int) -> bool:
