@@ -1,0 +1,59 @@
+"""Which file, signal, rank or address a line is about is told, and not who printed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
+
+Say = Callable[[str], Diagnosis]
+
+HEAD = "Traceback (most recent call last):\n"
+KILLING = "Killing subprocess 4711\nKilling subprocess 4712\n"
+DEEPSPEED = "[2026-11-22 13:59:12,440] [ERROR] [launch.py:321:sigkill_handler] ['train.py'] "
+BARRIER = "[E ProcessGroupGloo.cpp:138] "
+WAITED = "successfully reached monitoredBarrier, but received errors while waiting for send/recv"
+
+
+def cause(found: Diagnosis) -> Finding:
+    assert found.cause is not None
+    return found.cause
+
+
+def raised(frames: str, error: str) -> str:
+    return f"{HEAD}{frames}{error}\n"
+
+
+def frame(path: str, line: str) -> str:
+    return f'  File "{path}", line 7, in read\n    {line}\n'
+
+
+# Signals ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log", "rule"),
+    [
+        (f"{KILLING}Main process received SIGTERM, exiting\n", "launcher-stopped"),
+        (f"{KILLING}Main process received SIGTERM, exiting\nTerminated\n", "launcher-stopped"),
+        (f"{DEEPSPEED}exits with return code = -15\n", "launcher-stopped"),
+        (f"{DEEPSPEED}exits with return code = -2\n", "cancelled"),
+        (f"{DEEPSPEED}exits with return code = -1\n", "hangup"),
+        (f"{DEEPSPEED}exits with return code = 1\n", "deepspeed-report"),
+        (f"KeyError: 'a'\n{DEEPSPEED}exits with return code = -15\n", "python-exception"),
+        ("10:20 - LOGS - image 41 is possibly corrupt\nTerminated\n", "interrupted"),
+    ],
+)
+def test_a_negative_code_of_a_launcher_is_the_signal_that_ended_a_rank(
+    say: Say, log: str, rule: str
+) -> None:
+    assert cause(say(f"{{'loss': 1.2}}\n{log}")).rule == rule
+
+
+def test_torchrun_s_code_of_sigterm_is_told_as_one_from_outside(say: Say) -> None:
+    report = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: {}) local_rank"
+    for code, told in ((-15, True), (1, False)):
+        found = cause(say(f"{report.format(code)}: 1 (pid: 4711) of binary: /usr/bin/python3\n"))
+        assert (found.rule, "SIGTERM" in found.do) == ("torchrun-report", told)
