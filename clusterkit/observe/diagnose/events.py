@@ -119,8 +119,8 @@ def events_of(
                     rule=rule,
                     groups={**near, **_groups(rule, hit.text, comparison.values(rule, hit))},
                     hit=hit,
-                    node=None if "of_rank" in near else comparison.node(source, hit),
-                    rank=rank_in(near["of_rank"]) if "of_rank" in near else hit.rank,
+                    node=near.get("of_node") if _of_another(near) else comparison.node(source, hit),
+                    rank=rank_in(near.get("of_rank", "")) if _of_another(near) else hit.rank,
                     time=time,
                     timed=own is not None,
                     handled=well.cover(rule, hit)
@@ -381,6 +381,11 @@ def _placed_by(near: Mapping[str, str], hit: Hit) -> None:
 
 
 def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
+def _of_another(near: Mapping[str, str]) -> bool:
+    """Tell whether what stands around a hit names the rank or node that its line is about."""
+    return not near.keys().isdisjoint(("of_rank", "of_node"))
+
+
     """Tell whether what follows the last line like the hit's says that it was dealt with."""
     if rule.resets and passed(hit, size, rule.reset_by):
         return True

@@ -57,3 +57,50 @@ def test_torchrun_s_code_of_sigterm_is_told_as_one_from_outside(say: Say) -> Non
     for code, told in ((-15, True), (1, False)):
         found = cause(say(f"{report.format(code)}: 1 (pid: 4711) of binary: /usr/bin/python3\n"))
         assert (found.rule, "SIGTERM" in found.do) == ("torchrun-report", told)
+
+
+# Ranks and addresses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log", "rank", "says"),
+    [
+        (f"{BARRIER}[Rank 0]: Rank 2 failed to pass monitoredBarrier in 30 ms", 2, "Rank 2 did"),
+        ("[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 9 ms", None, "1, 3"),
+        (
+            f"RuntimeError: Rank 3 {WAITED} from rank 0. Please check rank 0 logs for faulty rank.",
+            None,
+            "Please check rank 0 logs for faulty rank. Another rank did not",
+        ),
+    ],
+)
+def test_the_rank_that_did_not_come_to_a_barrier_counts(
+    say: Say, log: str, rank: int | None, says: str
+) -> None:
+    found = cause(say(f"{log}\n"))
+    assert (found.rule, found.rank) == ("monitored-barrier", rank)
+    assert says in found.says
+
+
+REFUSED = "ipv4:10.0.0.9:13305: Failed to connect to remote host: Connection refused"
+WATCH = "[rank3] WatchTasksAsync failed for task 3: UNAVAILABLE: failed to connect to all addresses"
+HEARTBEAT = "E1122 a.cc:7] UNAVAILABLE: Task /job:jax_worker/replica:0/task:1 heartbeat"
+FAILED = "This indicates that the remote task has failed, got preempted, or crashed."
+
+
+@pytest.mark.parametrize(
+    ("log", "where", "told"),
+    [
+        (f"UNAVAILABLE: last error: UNKNOWN:\n{REFUSED}\n{WATCH}", "10.0.0.9", "10.0.0.9:13305"),
+        (f"[rank0]: {HEARTBEAT} timeout. {FAILED}", "rank 1", "task:1"),
+    ],
+)
+def test_the_process_that_did_not_answer_counts(say: Say, log: str, where: str, told: str) -> None:
+    found = cause(say(f"{log}\n"))
+    assert (found.rule, found.where) == ("tensorflow-worker-lost", where)
+    assert told in found.title
+
+
+def test_the_coordinator_that_refused_is_named(say: Say) -> None:
+    error = "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: failed to connect to all addresses"
+    assert "10.0.0.9:13305" in cause(say(f"{error}; last error: UNKNOWN: {REFUSED}\n")).title
