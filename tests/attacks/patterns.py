@@ -51,7 +51,7 @@ class Found:
 def of_rules() -> Iterator[Found]:
     """Yield those of the rules of `diagnose`."""
     for rule in own_rules():
-        around = (*rule.near, *rule.frame, *rule.ends)
+        around = (*rule.near, *rule.frame, *rule.trace, *rule.ends)
         for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *around):
             yield Found(place=rule.id, pattern=pattern.compiled, uses=frozenset({"search"}))
 

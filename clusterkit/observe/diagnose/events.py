@@ -36,6 +36,7 @@ from clusterkit.observe.diagnose.evidence import (
     time_near,
     told_badly,
     told_before,
+    traceback_of,
     well_until,
     went_on,
     year_of,
@@ -44,8 +45,8 @@ from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Ending, Hit, Sca
 from clusterkit.observe.diagnose.lines import rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
-from clusterkit.observe.diagnose.tracebacks import unknown_ends
 from clusterkit.observe.diagnose.side_commands import without_side_commands
+from clusterkit.observe.diagnose.tracebacks import unknown_ends
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
@@ -380,12 +381,12 @@ def _placed_by(near: Mapping[str, str], hit: Hit) -> None:
         hit.rank = rank_in(near.get("rank", ""))
 
 
-def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
 def _of_another(near: Mapping[str, str]) -> bool:
     """Tell whether what stands around a hit names the rank or node that its line is about."""
     return not near.keys().isdisjoint(("of_rank", "of_node"))
 
 
+def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
     """Tell whether what follows the last line like the hit's says that it was dealt with."""
     if rule.resets and passed(hit, size, rule.reset_by):
         return True
@@ -410,6 +411,10 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
             frames = raised_in(hit)
             asked += [_told(p, frames) for p in rule.frame]
             found += asked[-len(rule.frame) :]
+        if rule.trace:
+            lines = traceback_of(hit)
+            asked += [_told(p, lines) for p in rule.trace]
+            found += asked[-len(rule.trace) :]
         if not asked or any(told is not None for told in asked):
             groups = (told.items() for told in reversed(found) if told)
             yield rule, {name: text for of_one in groups for name, text in of_one if text}

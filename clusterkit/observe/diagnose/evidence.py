@@ -357,7 +357,7 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
         called = f"started by {begun}, {_NO_OWN}" if begun else ""
     parts = (own or (library if called else inner), called, doing.words if doing else "")
     then = _led_to(lines_after(hit, _AROUND))
-    look = doing.look if doing else ""
+    look = doing.look if doing and not _OF_CODE.match(hit.text) else ""
     if own and own == inner and frames[0][1].startswith(("raise ", "assert ")):
         look = "" if frames[0][1].startswith("assert ") else look
         look = look or f"The script raised it itself, at {own}: see which check stands before it."
@@ -371,6 +371,10 @@ def of_traceback(hit: Hit) -> Mapping[str, str]:
 
 
 _NO_OWN = "all of it in libraries"
+_OF_CODE = re.compile(
+    r"(?:Name|UnboundLocal|Syntax|Indentation|Tab|Recursion|Import|ModuleNotFound)Error\b"
+)
+"""Exceptions that lie in the code, whatever it was about to read."""
 
 
 def _of_java(hit: Hit) -> list[tuple[str, str]]:
@@ -538,22 +542,22 @@ def rank_below(hit: Hit) -> int | None:
     head = (
         bool(after)
         and not of_agent(hit.text)
+        and (not raised_in(hit) or _repeated(hit))
         and after[0].before is not None
         and after[0].text.startswith(TRACEBACK)
     )
     return ranks.pop() if head and len(ranks) == 1 else None
-        and (not raised_in(hit) or _repeated(hit))
 
-
-def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
-    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
-    return tuple(line.text for line in _after(hit, count, rank=hit.rank))
 
 def _repeated(hit: Hit) -> bool:
     """Tell whether PyTorch prints the exception of a hit once more, with the rank before it."""
     after = _after(replace(hit, offset=hit.last), _AROUND, rank=None)
     return any(line.text == hit.text for line in after if line.before is not None)
 
+
+def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
+    return tuple(line.text for line in _after(hit, count, rank=hit.rank))
 
 
 def _before(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:

@@ -142,6 +142,8 @@ class Rule:
     ends: tuple[_Pattern, ...] = ()
     """Of the head of a traceback: what stands below its frames, empty at the end of the log."""
     frame: tuple[_Pattern, ...] = ()
+    trace: tuple[_Pattern, ...] = ()
+    """As `frame`, of any line of the traceback of the exception, frames and source."""
     before: Annotated[int, Field(ge=0, le=20)] = 0
     after: Annotated[int, Field(ge=0, le=20)] = 0
     says: _Text
@@ -174,7 +176,7 @@ class Rule:
     @model_validator(mode="after")
     def _known_groups(self) -> Rule:
         groups = set(self.defaults)
-        around = (*self.near, *self.frame, *self.ends)
+        around = (*self.near, *self.frame, *self.trace, *self.ends)
         for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
             groups |= set(pattern.groups)
         groups |= {OF_MANY.sub("", name) for name in groups}
@@ -205,13 +207,16 @@ class Rule:
     @property
     def conditional(self) -> bool:
         """Whether it asks for more than its line."""
-        return not all(map(gathers, self.near)) or bool(self.frame) or self.compare is not None
+        asks = not all(map(gathers, self.near)) or bool(self.frame or self.trace)
+        return asks or self.compare is not None
 
     @property
     def by_line(self) -> bool:
         """Whether its line alone is a find, wherever it stands; what is around may tell more."""
         around = not self.near or any(pattern.text == "." for pattern in self.near)
-        alone = not (self.frame or self.ends) and self.compare is None and self.times == 1
+        alone = (
+            not (self.frame or self.trace or self.ends) and self.compare is None and self.times == 1
+        )
         return around and alone and not self.closing
 
     def match(self, text: str) -> re.Match[str] | None:

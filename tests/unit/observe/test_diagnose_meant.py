@@ -104,3 +104,98 @@ def test_the_process_that_did_not_answer_counts(say: Say, log: str, where: str, 
 def test_the_coordinator_that_refused_is_named(say: Say) -> None:
     error = "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: failed to connect to all addresses"
     assert "10.0.0.9:13305" in cause(say(f"{error}; last error: UNKNOWN: {REFUSED}\n")).title
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "rule"),
+    [
+        (28, "No space left on device", "disk-full"),
+        (122, "Disk quota exceeded", "quota"),
+        (30, "Read-only file system", "read-only"),
+    ],
+)
+def test_of_a_copy_that_failed_the_target_is_named(
+    say: Say, number: int, words: str, rule: str
+) -> None:
+    found = cause(say(f"OSError: [Errno {number}] {words}: '/data/model.bin' -> '/stage/x'\n"))
+    assert found.rule == rule
+    assert "/stage/x" in found.says
+    assert "/data" not in found.says
+
+
+DATA = frame("/home/ada/data/words.py", "meta = pickle.load(handle)")
+TRITON = "/opt/env/lib/python3.11/site-packages/triton/runtime/cache.py"
+
+
+@pytest.mark.parametrize(
+    ("log", "rule"),
+    [
+        (f"saved a checkpoint\n{raised(DATA, 'EOFError: Ran out of input')}", "file-broken"),
+        (
+            f"resume: no\n{raised(DATA, '_pickle.UnpicklingError: pickle data was truncated')}",
+            "file-broken",
+        ),
+        (
+            raised(
+                frame("/home/ada/train.py", "state = pickle.load(open('checkpoint-7', 'rb'))"),
+                "EOFError: Ran out of input",
+            ),
+            "checkpoint-broken",
+        ),
+        (
+            raised(
+                frame(TRITON, "return get(path)") + frame("/usr/lib/python3.11/pathlib.py", "f()"),
+                "OSError: [Errno 116] Stale file handle",
+            ),
+            "cache-replaced",
+        ),
+        (
+            "OSError: [Errno 116] Stale file handle: '/n/u/.cache/huggingface/hub/models--a/b'\n",
+            "cache-replaced",
+        ),
+        ("OSError: [Errno 116] Stale file handle: '/n/data/a.bin'\n", "folder-lost"),
+        (raised(DATA, "OSError: [Errno 116] Stale file handle"), "folder-lost"),
+    ],
+)
+def test_which_sort_of_file_it_is_is_told_by_its_own_traceback(
+    say: Say, log: str, rule: str
+) -> None:
+    assert cause(say(log)).rule == rule
+
+
+SPACE = "AttributeError: 'types.SimpleNamespace' object has no attribute 'rate'"
+YACS = frame("/opt/env/lib/python3.11/site-packages/yacs/config.py", "raise AttributeError(name)")
+
+
+@pytest.mark.parametrize(
+    ("log", "rule", "told"),
+    [
+        (raised(frame("/home/ada/a.py", "cfg.rate"), SPACE), "configuration-key", "YAML"),
+        (raised(YACS, "AttributeError: RATE"), "python-exception", "The configuration has no RATE"),
+        ("AttributeError: 'Loop' object has no attribute 'rate'\n", "call-unfit", "pip show"),
+        (
+            "train.py: error: argument --c: can't open 'a.yaml': [Errno 2] No such: 'a.yaml'\n",
+            "wrong-arguments",
+            "look for a.yaml there",
+        ),
+        ("ValueError: Config file conf/a.yaml does not exist\n", "file-not-found", "ls -l"),
+        (
+            raised(
+                frame("/opt/env/lib/python3.11/site-packages/torch/utils/data/fetch.py", "get()")
+                + frame("/home/ada/data.py", "answer = table[key]"),
+                "NameError: name 'table' is not defined",
+            ),
+            "python-exception",
+            "misspelt",
+        ),
+    ],
+)
+def test_what_the_user_s_own_files_lack_is_looked_for_in_them(
+    say: Say, log: str, rule: str, told: str
+) -> None:
+    found = cause(say(log))
+    assert found.rule == rule
+    assert told in found.do

@@ -90,7 +90,7 @@ def test_every_pattern_and_need_has_an_example() -> None:
 
 def test_what_is_compiled_only_where_it_is_searched_can_be() -> None:
     for rule in own_rules():
-        around = (*rule.near, *rule.frame, *rule.ends)
+        around = (*rule.near, *rule.frame, *rule.trace, *rule.ends)
         for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *around):
             assert pattern.groups == tuple(pattern.compiled.groupindex), (rule.id, pattern.text)
 
