@@ -17,13 +17,10 @@ from clusterkit.executors.base import RefusalError
 from clusterkit.launch.sbatch_options import OURS
 
 _HINTS = tuple(
-    (re.compile(row["pattern"], re.IGNORECASE), row["hint"])
+    (re.compile(row["pattern"], re.IGNORECASE), row["key"], row["hint"])
     for row in read_table(__file__, "refusal_hints.tsv")
 )
-
-
-_KEY = re.compile(r"set `(partition|account|qos|constraint)` of cluster \S+(?: to)?")
-"""What both the configuration and `--set sbatch.KEY` may have given."""
+_NO_HINT = (None, "", "")
 _SINFO_S = 5.0
 _FAILED = "Batch job submission failed:"
 """What the real sbatch says last, of every request that it has made (sbatch.c)."""
@@ -128,14 +125,16 @@ def _hint(message: str, plan: LaunchPlan) -> str | None:
         return change
     named = (part.directives.get("partition") or part.cluster.partition for part in plan.parts)
     partition = ", ".join(dict.fromkeys(name or "the site's default" for name in named))
-    found = next((hint for pattern, hint in _HINTS if pattern.search(message)), None)
-    hint = found and found.format(cluster=plan.cluster.name, partition=partition)
-    key = _KEY.match(hint or "")
-    if hint and key and (value := _typed(plan, key[1])):
-        near = _near_partition(value) if key[1] == "partition" else None
-        flag = f"--set sbatch.{key[1]}={value}"
-        hint = f"{flag}: {near}" if near else f"{flag}: {hint[key.end() :].lstrip('; ')}"
-    return hint
+    _, key, text = next((row for row in _HINTS if row[0].search(message)), _NO_HINT)
+    hint = text.format(cluster=plan.cluster.name, partition=partition)
+    if not key:
+        return hint or None
+    if value := _typed(plan, key):
+        near = _near_partition(value) if key == "partition" else None
+        return f"--set sbatch.{key}={value}: {near or hint.removeprefix('to ')}"
+    return (
+        f"set `{key}` of cluster {plan.cluster.name}{' ' if hint.startswith('to ') else '; '}{hint}"
+    )
 
 
 def _typed(plan: LaunchPlan, key: str) -> str | None:

@@ -730,3 +730,14 @@ def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path)
     assert slurm_limits.check(slurm_plan(tmp_path))  # n3 is powered down
     fake("sinfo", f"printf '%s' '{SINFO.replace('~', '')}'")
     assert not slurm_limits.check(slurm_plan(tmp_path))
+
+
+def test_a_hint_for_a_flag_does_not_hang_on_the_name_of_the_cluster(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", 'echo "sbatch: error: Invalid qos specification" >&2; exit 1')
+    plan = slurm_plan(tmp_path, directives={"qos": "hgih"})
+    plan = dataclasses.replace(plan, cluster=dataclasses.replace(plan.cluster, name="my lab"))
+    with pytest.raises(RemoteError) as caught:
+        submit(plan)
+    assert (caught.value.hint or "").startswith("--set sbatch.qos=hgih: yours: ")
