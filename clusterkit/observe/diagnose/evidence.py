@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.records import row_of
-from clusterkit.observe.diagnose.hits import Hit
+from clusterkit.observe.diagnose.hits import STARTS, Hit
 from clusterkit.observe.diagnose.lines import (
     CHAINS,
     LONGEST,
@@ -193,6 +193,8 @@ _BESIDE = re.compile(
     r'|gsutil|gdown|mlflow|dvc|kaggle|nvitop|gpustat|tensorboard|jupyter)"'
 )
 """The first frame of a command that trains nothing, in whose script pip has put it."""
+_STARTED = re.compile(b"|".join(re.escape(words.encode()) for words in STARTS[1:-1]))
+"""Not by hand, and not wandb."""
 _LABELLED = re.compile(
     rb"^(?: {0,5}\d{1,6}: |\[\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:|\[\d{1,6}\]<std(?:out|err)>:"
     rb"|\[node-\d{1,6}\] )",
@@ -707,6 +709,12 @@ def ranks_began(path: Path, excerpts: Excerpts | None, until: int) -> float:
     That is infinite where none is among those that are read, up to byte `until`.
     """
     found = _LABELLED.search(read_part(path, excerpts, 0, min(_HEAD, until)))
+    return math.inf if found is None else found.start()
+
+
+def launcher_began(path: Path, excerpts: Excerpts | None, until: int) -> float:
+    """Return how many bytes stand before the first line of a launcher that starts ranks."""
+    found = _STARTED.search(read_part(path, excerpts, 0, min(_HEAD, until)))
     return math.inf if found is None else found.start()
 
 

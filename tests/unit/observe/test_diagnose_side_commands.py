@@ -47,6 +47,8 @@ ABSENT = raised("FileNotFoundError: [Errno 2] No such file or directory: '/data/
         (f"{LOGIN}{SHELL}{WORK}{CHECK}", "python-exception", 1),
         (f"{PREPARE}{WORK}{CHECK}", "python-exception", 1),
         (f"{SHELL}{WORK}{CHECK}", "python-exception", 1),
+        (f"run.sh: line 7: /scratch/x: Permission denied\n{WORK}{CHECK}", "python-exception", 1),
+        (f"bash: line 7: /data: Permission denied\n{WORK}{ABSENT}", "permission-denied", None),
         (f"{PREPARE}{WORK}{ABSENT}", "quota", None),  # it may have been to make the file
         (f"{LOGIN}{WORK}{ABSENT}", "file-not-found", 1),
         (f"{WORK}{LOGIN}{CHECK}", "module-missing", None),  # not before the ranks began
@@ -59,6 +61,15 @@ def test_what_stands_before_all_that_ranks_print_is_of_the_batch_script(
     cause = say(log).cause
     assert cause is not None
     assert (cause.rule, cause.rank) == (rule, rank)
+
+
+def test_a_launcher_that_starts_ranks_leaves_commands_behind(say: Say) -> None:
+    start = "Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
+    check = raised("KeyError: 7", "[rank1]: ")
+    for log, rule in ((LOGIN, "python-exception"), (PREPARE, "quota")):
+        cause = say(f"{log}{start}{check}").cause
+        assert cause is not None
+        assert cause.rule == rule
 
 
 def test_ranks_that_go_on_have_not_failed_of_what_stands_before_them(say: Say) -> None:
