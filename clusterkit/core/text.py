@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
+WIDTH = 80
+"""Columns of what is printed for people."""
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|.)")
 """One sequence, as ECMA-48 has it; a title that nothing ends goes to the end of its line."""
 ESCAPES_IN_BYTES = re.compile(ESCAPES.pattern.encode())
@@ -55,7 +57,7 @@ def some_of(names: Sequence[str], most: int, *, rest: str = "more") -> str:
     return f"{shown} and {left} {rest}" if left > 0 else shown
 
 
-def wrapped(text: str, first: str = "", rest: str = "", *, width: int = 80) -> list[str]:
+def wrapped(text: str, first: str = "", rest: str = "", *, width: int = WIDTH) -> list[str]:
     """Return the lines of a text behind these beginnings; no word, such as a path, is broken."""
     return textwrap.wrap(
         text,

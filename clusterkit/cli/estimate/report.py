@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from clusterkit.cli.frame import console
+from clusterkit.core.text import WIDTH, wrapped
 from clusterkit.core.text import table as columns
-from clusterkit.core.text import wrapped
 from clusterkit.estimate.advice.changes import (
     largest_micro_batch,
     lowering_settings,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _BAR = 30
 _ZERO = ("zero1", "zero2")
-_WIDTH = 80
 
 
 def headline(request: Request) -> Sequence[str]:
@@ -68,7 +67,7 @@ def table(answer: Answer) -> Sequence[str]:
             rest = f"{span(row.speed.tokens_per_s_per_gpu):>16}  {row.speed.mfu.likely:>4.0%}"
         else:
             rest = f"largest: {_largest(row.memory)}"
-            if len(start + rest) > _WIDTH:
+            if len(start + rest) > WIDTH:
                 rest = rest.removeprefix("largest: ")
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))

@@ -8,12 +8,11 @@ from typing import Any
 from clusterkit.core.errors import Problem
 from clusterkit.core.hosts.hostlist import fold, fold_set
 from clusterkit.core.records import picked
+from clusterkit.core.text import WIDTH, wrapped
 from clusterkit.core.text import table as listed
-from clusterkit.core.text import wrapped
 from clusterkit.launch.rank_layout.parallelism import DIMENSIONS
 from clusterkit.launch.rank_layout.placement import Layout, Pattern, Reach, patterns
 
-_WIDTH = 80
 _MOST_ROWS = 24
 _LABEL = 8
 _MOST_NAMES = 34
@@ -58,7 +57,7 @@ def _slots(layout: Layout, pattern: Pattern) -> Iterator[str]:
         return
     highest = max(count - 1, *(max(values) for values in pattern.slots.values()))
     cell = len(str(highest)) + 2 + bool(pattern.moving)
-    fit = (_WIDTH - _LABEL) // cell
+    fit = (WIDTH - _LABEL) // cell
     rows: Mapping[str, Sequence[int]] = {"slot": range(count), **pattern.slots}
     for first in range(0, count, fit):
         for name, values in rows.items():

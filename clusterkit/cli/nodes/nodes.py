@@ -13,7 +13,7 @@ from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
-from clusterkit.core.text import harmless, table, wrapped
+from clusterkit.core.text import WIDTH, harmless, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 app = group("Make machines reached by SSH ready, run commands on nodes, see what is free.")
 
 _COLOURS = {"up to date": "green", "ready": "green", "failed": "red"}
-_WIDTH = 80
 _LEAST_ROOM = 40
 """Columns of a hint beside names of nodes, however long those are."""
 
@@ -216,7 +215,7 @@ def _report(prepared: Iterable[Prepared]) -> None:
     for one in prepared:
         groups.setdefault((one.readiness, one.detail, one.hint), []).append(one.node)
     severity, rows = list(Readiness), []
-    room = max(_LEAST_ROOM, _WIDTH - 2 - max(map(len, map(fold_set, groups.values())), default=0))
+    room = max(_LEAST_ROOM, WIDTH - 2 - max(map(len, map(fold_set, groups.values())), default=0))
     for how in sorted(groups, key=lambda row: severity.index(row[0])):
         readiness, detail, hint = how
         word = console.coloured(readiness.value, _COLOURS[readiness.value])

@@ -16,7 +16,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.text import table, wrapped
+from clusterkit.core.text import WIDTH, table, wrapped
 from clusterkit.preflight.topology.analysis import (
     compare_hca,
     far_nics,
@@ -28,7 +28,6 @@ from clusterkit.preflight.topology.analysis import (
 )
 from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View, parse_topology
 
-_WIDTH = 80
 _NVIDIA_SMI = ("nvidia-smi", "topo", "-m")
 _TIMEOUT_S = 60
 _TYPE_THIS = "run `nvidia-smi topo -m > topo.txt` on the machine, then `clusterkit topo topo.txt`"
@@ -136,7 +135,7 @@ def _matrix(topology: Topology) -> Sequence[str]:
         return ()
     label = max(len(gpu) for gpu in topology.gpus) + 2
     cell = max(len(text) for row in topology.cells for text in row) + 2
-    fit = (_WIDTH - label) // cell
+    fit = (WIDTH - label) // cell
     lines = []
     for first in range(0, count, fit):
         columns = range(first, min(first + fit, count))
