@@ -130,6 +130,10 @@ def _read(
 
 def _option_hint(option: str, arguments: Sequence[str], context: Any) -> str | None:
     known = _options(context.command) if context is not None else {}
+    # click reads `-ppn` as `-p`
+    option = next(
+        (word for word in arguments if word in _instead("job") and word[:2] == option), option
+    )
     instead = _ours(option, arguments, known)
     if instead is not None:
         return instead

@@ -342,7 +342,10 @@ def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
     match = re.fullmatch(r"(-?\d{1,18})(?::(\d{1,18}))?", text.strip())
     if match is None:
         message = f"--nodes {text[:40]!r} is not a number"
-        problems.append(Problem(message=message, hint="--nodes 4, or --nodes 2:8"))
+        of_mpirun = text[:1] == "p"  # -np, read as -n p
+        ranks = f"--processes {text[1:] or 'N'}, which are all ranks (-np is read as --nodes p)"
+        hint = ranks if of_mpirun else "--nodes 4, or --nodes 2:8"
+        problems.append(Problem(message=message, hint=hint))
         return 1, None
     return int(match[1]), int(match[2]) if match[2] else None
 
