@@ -19,10 +19,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
 # system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops; tcsh and fish: login
-# shells that are no sh; nodejs: the search of the documentation
+# shells that are no sh; zsh: its completion; nodejs: the search of the documentation
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
-               iproute2 nftables iputils-ping iperf3 openmpi-bin g++ make cmake python3-dev tcsh fish nodejs docker.io mmdebstrap
+               iproute2 nftables iputils-ping iperf3 openmpi-bin g++ make cmake python3-dev tcsh fish zsh nodejs docker.io mmdebstrap
 # Spark runs on Java; Slurm's pmix plugin looks for libpmix.so, which only -dev has; an MPI-built
 # Horovod is compiled against Open MPI
 DEBIAN_FRAMEWORKS := openmpi-bin mpich libopenmpi-dev libpmix-dev openjdk-17-jre-headless

@@ -52,6 +52,14 @@ COMMANDS = (
         goal_s=1.0,
     ),
     Command(
+        title="a TAB in zsh, at --cluster",
+        argv=(
+            "env", "_TYPER_COMPLETE_ARGS=clusterkit submit --cluster ",
+            "_CLUSTERKIT_COMPLETE=complete_zsh", str(CLUSTERKIT),
+        ),
+        goal_s=0.150,
+    ),
+    Command(
         title="clusterkit estimate, 70B by name",
         argv=(
             str(CLUSTERKIT), "estimate", "--model", "llama-3.1-70b", "--gpu", "h100",

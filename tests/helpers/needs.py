@@ -26,6 +26,7 @@ TOOLS = {
     "ssh": "apt-get install openssh-client",
     "ssh-keygen": "apt-get install openssh-client",
     "tcsh": "apt-get install tcsh",
+    "zsh": "apt-get install zsh",
 }
 """Programs, and where they come from."""
 MODULES = {

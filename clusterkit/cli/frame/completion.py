@@ -182,7 +182,10 @@ def _jobs() -> Iterator[tuple[str, str]]:
         if submission is None:
             continue
         shown = f"{submission.name} on {submission.cluster}"
-        for word in (submission.array, submission.job_id or run.key, submission.name):
+        # jobs of an array are called NAME-INDEX, where the user gave one NAME
+        base = submission.array and submission.name.removesuffix(f"-{submission.index}")
+        job = submission.job_id or run.key
+        for word in (submission.array, base, job, submission.name):
             if word and word not in told:
                 told.add(word)
                 yield word, shown

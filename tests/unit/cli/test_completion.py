@@ -89,14 +89,14 @@ def test_values_of_each_kind(desk: Path, line: str, some: list[str], none: list[
 def test_jobs_come_newest_first_and_their_texts_are_no_code(desk: Path) -> None:
     old = make_run(desk / "runs", "old", now=1e9, job_id="41")
     new = make_run(desk / "runs", "new", now=2e9, job_id="42", array="array-0a1b2c", index=1)
-    for run, name in ((old, "a'$(touch hit)`id`:\x1b[31m\n\"b"), (new, "new")):
+    for run, name in ((old, "a'$(touch hit)`id`:\x1b[31m\n\"b"), (new, "new-1")):
         document = files.read_json(run.submission) or {}
         files.write_json(run.submission, {**document, "name": name})
     hostile = make_run(desk / "runs", "x", now=1.5e9, job_id="43")
     document = files.read_json(hostile.submission) or {}
     files.write_json(hostile.submission, {**document, "job_id": "$(touch hit)"})
     shown = [tab(desk, shell, "clusterkit status ").stdout for shell in ("bash", "zsh", "fish")]
-    assert shown[0].splitlines() == ["latest", "array-0a1b2c", "42", "new", "41"]
+    assert shown[0].splitlines() == ["latest", "array-0a1b2c", "new", "42", "new-1", "41"]
     for text in shown:
         assert "\x1b" not in text
         assert not set("`$;&|<>\\") & set(text)
@@ -138,8 +138,19 @@ FISH = (
     "complete -C 'clusterkit submit --cluster h'"
 )
 
+ZSH = (
+    "zmodload zsh/zpty; zpty typed zsh -fi\n"
+    "zpty -w typed 'autoload -Uz compinit; compinit -uD\n"
+    "source <(_CLUSTERKIT_COMPLETE=source_zsh clusterkit)\n"
+    "show() { print -r -- ${BUFFER##* --cluster } >shown; exit }\n"
+    "zle -N show; bindkey ^X show'\n"
+    "zpty -w -n typed $'clusterkit submit --cluster h\\t\\C-x'\n"
+    "while zpty -r typed line; do :; done; cat shown"
+)
+"""zsh completes in its line editor alone, which needs a terminal: what stands there at Ctrl-X."""
 
-@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("fish", FISH)])
+
+@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("fish", FISH), ("zsh", ZSH)])
 def test_the_script_for_a_shell_completes_a_cluster(desk: Path, shell: str, script: str) -> None:
     """As typer writes it, with a `clusterkit` of this Python on PATH."""
     require(shell)
@@ -154,4 +165,4 @@ def test_the_script_for_a_shell_completes_a_cluster(desk: Path, shell: str, scri
         text=True,
         check=False,
     )
-    assert done.stdout == "h200\n", done.stderr
+    assert done.stdout.split() == ["h200"], done.stderr
