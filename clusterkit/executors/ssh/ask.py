@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -39,6 +40,8 @@ _STAYS = f"unset {PROBES_VARIABLE}; "
 """What it starts is no probe, to be ended with the connection."""
 _WHY = 2000
 """Characters of a node's reason."""
+_HOLDER = re.compile(r"\bheld by ([\w.-]{1,49}) of \S", re.ASCII)
+"""A name of 50 characters may be the end of a longer one."""
 _MODULE = "clusterkit.executors.ssh.agent"
 
 
@@ -48,9 +51,11 @@ class NodesRefuse(RefusalError):  # noqa: N818 - a state of nodes, not a mistake
     def __init__(self, refusals: Mapping[str, RemoteError], layout: SshLayout) -> None:
         """Name the nodes, with their reasons."""
         hints = dict.fromkeys(refusal.hint for refusal in refusals.values() if refusal.hint)
-        busy = [
-            node for node, why in refusals.items() if isinstance(why, SlotsBusy) and not why.hint
-        ]
+        busy = {
+            node: why.message
+            for node, why in refusals.items()
+            if isinstance(why, SlotsBusy) and not why.hint
+        }
         if busy:
             hints[_around(busy, layout)] = None
         super().__init__("\n".join(lines(refusals)), hint="\n      ".join(hints) or None)
@@ -66,9 +71,11 @@ def lines(refusals: Mapping[str, RemoteError]) -> tuple[str, ...]:
     return tuple(f"{node}: {refusal.message}" for node, refusal in refusals.items())
 
 
-def _around(busy: Sequence[str], layout: SshLayout) -> str:
-    """Return what to do about nodes whose slots others hold."""
-    wait = "queue it behind such a job (--after JOB:any), or end that (clusterkit cancel JOB)"
+def _around(busy: Mapping[str, str], layout: SshLayout) -> str:
+    """Return what to do about nodes whose slots others hold, as their messages say."""
+    jobs = {job for message in busy.values() for job in _HOLDER.findall(message)}
+    job, which = (jobs.pop(), "that job") if len(jobs) == 1 else ("JOB", "such a job")
+    wait = f"queue it behind {which} (--after {job}:any), or end that (clusterkit cancel {job})"
     left = {host.name for host in layout.cluster.hosts}.difference(busy)
     if len(left) < len(layout.names) + len(layout.spares):
         return wait

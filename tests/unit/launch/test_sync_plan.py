@@ -95,6 +95,18 @@ def test_one_hint_for_all_nodes_that_are_busy() -> None:
     assert str(error).count("hint: ") == 1
     assert str(error).endswith("(clusterkit cancel JOB), or leave the nodes out: --exclude n[1-2]")
     assert str(refused(both, layout())).endswith("(clusterkit cancel JOB)")  # none are left
+    held = {
+        node: SlotsBusy(f"1 slot wanted, 0 of 1 free: slot 0 held by {job} of me since now")
+        for node, job in (
+            ("n1", "bert-20261121-101500-4f06f8"),
+            ("n2", "gpt-20261121-101500-aaaaaa"),
+        )
+    }
+    assert "behind such a job (--after JOB:any)" in str(refused(held, one))
+    del held["n2"]
+    job = "bert-20261121-101500-4f06f8"
+    wait = f"behind that job (--after {job}:any), or end that (clusterkit cancel {job})"
+    assert wait in str(refused(held, one))
 
 
 @pytest.fixture
