@@ -41,6 +41,8 @@ _QUOTE = re.compile(r"  \| (?P<text>.*)")
 """A line of a log below the state of a job."""
 _ON_SCREEN = 4096
 """Characters of a log that are certainly still seen when its job has ended."""
+_ENDED = frozenset({JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})
+"""Whoever was ended has a log that ends with a traceback of its launcher, which is not why."""
 
 
 @explained
@@ -77,6 +79,8 @@ def logs(
         raise typer.Exit(follow_run(run, node=chosen, tail=tail))
     if not _print(_shown(run, read_logs(run, chosen, tail=tail))):
         _say_of_nothing(load_job(run))
+    elif run.state.exists() and (ended := load_job(run)).status.state in _ENDED:
+        console.note(f"{name_of(ended)} {state_text(ended)}")
 
 
 def _of_rank(

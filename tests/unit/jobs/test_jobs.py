@@ -505,6 +505,18 @@ def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None
         list(read_logs(run, 5))
 
 
+def test_what_a_launcher_printed_as_it_was_ended_is_told_from_a_failure(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_text(run.log(0), "SignalException: Process 7 got signal: 15\n")
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    assert typed_in(tmp_path, "logs", str(run.path)).stderr == ""
+    for state in (JobState.CANCELLED, JobState.FAILED):
+        runfolder.write_state(run, submission, JobStatus(state=state))
+        said = typed_in(tmp_path, "logs", str(run.path)).stderr
+        assert said == ("7 cancelled\n" if state is JobState.CANCELLED else "")
+
+
 def test_logs_take_the_name_of_a_node_as_well(tmp_path: Path) -> None:
     """The names are those that the nodes have reported; none may be taken for another."""
     run = make_run(tmp_path)
