@@ -193,7 +193,7 @@ _BESIDE = re.compile(
     r'|gsutil|gdown|mlflow|dvc|kaggle|nvitop|gpustat|tensorboard|jupyter)"'
 )
 """The first frame of a command that trains nothing, in whose script pip has put it."""
-_STARTED = re.compile(b"|".join(re.escape(words.encode()) for words in STARTS[1:-1]))
+_STARTED = re.compile("|".join(map(re.escape, STARTS[1:-1])).encode())
 """Not by hand, and not wandb."""
 _LABELLED = re.compile(
     rb"^(?: {0,5}\d{1,6}: |\[\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:|\[\d{1,6}\]<std(?:out|err)>:"

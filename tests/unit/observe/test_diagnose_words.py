@@ -115,7 +115,7 @@ def test_a_command_that_the_script_called_is_its_own(say: Say) -> None:
         ("SIGFPE", 8, "process-aborted"),
         ("SIGILL", 4, "illegal-instruction"),
         ("SIGBUS", 7, "bus-error"),
-        ("SIGTERM", 15, "launcher-report"),
+        ("SIGTERM", 15, "launcher-stopped"),
     ],
 )
 def test_a_launcher_tells_the_signal(say: Say, name: str, number: int, rule: str) -> None:
@@ -123,7 +123,7 @@ def test_a_launcher_tells_the_signal(say: Say, name: str, number: int, rule: str
     died = LAUNCHED.format(command, f"died with <Signals.{name}: {number}>.")
     assert cause(say(died)).rule == rule
     spawned = f"x.spawn.ProcessExitedException: process 7 terminated with signal {name}"
-    assert cause(say(spawned)).rule == {"launcher-report": "terminated"}.get(rule, rule)
+    assert cause(say(spawned)).rule == {"launcher-stopped": "terminated"}.get(rule, rule)
 
 
 def test_a_message_may_begin_with_a_new_line(say: Say) -> None:
