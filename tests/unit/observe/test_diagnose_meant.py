@@ -182,6 +182,13 @@ YACS = frame("/opt/env/lib/python3.11/site-packages/yacs/config.py", "raise Attr
             "look for a.yaml there",
         ),
         ("ValueError: Config file conf/a.yaml does not exist\n", "file-not-found", "ls -l"),
+        ("ImportError: cannot import name 'a' from 'b' (/x/b.py)\n", "code-unfit", "git log"),
+        (
+            "ImportError: cannot import name 'a' from 'b' (/e/site-packages/b.py)\n",
+            "version-differs",
+            "install the version",
+        ),
+        ("AttributeError: module 'models' has no attribute 'a'\n", "code-unfit", "git log"),
         (
             raised(
                 frame("/opt/env/lib/python3.11/site-packages/torch/utils/data/fetch.py", "get()")
