@@ -4,7 +4,6 @@ What a framework asks for itself stands in its own script.
 """
 
 import argparse
-import atexit
 import math
 import os
 import signal
@@ -102,8 +101,6 @@ class Progress:
         self.noticed = False
         if args.checkpoint_dir is not None:
             signal.signal(signal.SIGUSR2, self.notice)
-            # Python drops its handlers before it has ended, and dies of a notice from then on.
-            atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)
         self.print(f"start: framework {framework}, world size {world}, device {where.type}")
 
     def print(self, line: str) -> None:

@@ -8,7 +8,6 @@ By hand, on one machine: `accelerate launch --num_processes 2 examples/train_tra
 # ruff: noqa: ARG002 - the Trainer calls every hook with the same words
 
 import argparse
-import atexit
 import signal
 import time
 from typing import Any
@@ -52,7 +51,6 @@ class Lines(TrainerCallback):
         self.since = (0, time.perf_counter())
         if args.checkpoint_dir is not None:
             signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "noticed", True))
-            atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)  # from then on
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -466,7 +466,7 @@ class LaunchPlan:
     @property
     def notice_s(self) -> int:
         """Return how many seconds before its time limit the job's processes get a signal; or 0."""
-        match = re.fullmatch(r"(?:R:)?\w+@(\d+)", self.directives.get("signal") or "")
+        match = re.fullmatch(r"(?:[BR]+:)?\w+@(\d+)", self.directives.get("signal") or "")
         return int(match[1]) if match else 0
 
 

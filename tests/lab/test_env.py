@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers import lab_scripts
 from tests.helpers.desk import ROOT, Desk
+from tests.helpers.lab_jobs import await_true
 from tests.lab.test_jobs import SLEEP, leftovers, wait_for_output
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -88,6 +89,30 @@ def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) 
     names = ("n2", "n3", "n1")
     there = [(node, local, name) for node, name in enumerate(names) for local in range(2)]
     assert f"where {there}" in output
+
+
+TOLD = """
+import os, signal
+signal.signal(signal.SIGUSR2, lambda *_: print("told", os.environ["CK_NODE_NAME"], flush=True))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_the_notice_to_a_script_by_hand_reaches_its_ranks(desk: Desk) -> None:
+    """As Slurm gives it, to the batch script alone; no worker is there to pass it on."""
+    words = ("--framework", "env", "--nodes", "2", "--gpus-per-node", "1")
+    script = desk.write("told.py", TOLD)
+    rendered = desk.clusterkit("render", *words, "--only", "sbatch", "--stdout", script)
+    log = desk.folder / "by-hand.out"
+    job = desk.write("job.sbatch", rendered.stdout)
+    argv = ["sbatch", "--parsable", f"--output={log}", job]
+    job_id = desk.lab.run("head", argv, cwd=desk.folder).stdout.strip()
+    await_true(lambda: log.exists() and log.read_text().count("ready") == 2)
+    notice = ["scancel", "--batch", "--signal=USR2", job_id]
+    desk.lab.run("head", notice, check=True)
+    await_true(lambda: log.read_text().count("told") == 2)
+    assert "User defined" not in log.read_text()
 
 
 ENDS_SLOWLY = """

@@ -119,6 +119,44 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
     assert {result.reason for result in node_results.read_results(run).nodes} == {"timeout"}
 
 
+NOTICED = """
+import os, pathlib, signal, sys, time
+told = pathlib.Path(os.environ["CK_RESULTS"], "told")
+rank = int(os.environ["CK_NODE_RANK"])
+
+def wait(exists=os.path.exists, path=str(told), sleep=time.sleep):
+    for _ in range(600):
+        if exists(path):
+            sleep(2)
+            return
+        sleep(0.5)
+
+class Late:
+    def __del__(self, wait=wait):
+        wait()
+
+if rank == 0:  # has done its work, and Python, which shuts down, has dropped its handlers
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    late = Late()
+elif rank == 1:
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    wait()
+else:
+    signal.signal(signal.SIGUSR2, lambda *_: (print("told", flush=True), told.touch()))
+    wait()
+print("work done", flush=True)
+"""
+
+
+def test_the_notice_is_sent_to_nobody_who_would_die_of_it(cluster: Cluster) -> None:
+    script = cluster.folder / "noticed.py"
+    script.write_text(NOTICED)
+    run = cluster.submit(f"{sys.executable} {script}", time="1", directives={"signal": "USR2@15"})
+    assert cluster.ends(run, timeout_s=180) == ("succeeded", 0)
+    assert run.log(2).read_text().split("\n")[:2] == ["told", "work done"]
+    assert [run.log(rank).read_text().strip() for rank in (0, 1)] == ["work done"] * 2
+
+
 def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     tools = cluster.folder / "bin"
     tools.mkdir()

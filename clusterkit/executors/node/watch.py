@@ -82,6 +82,7 @@ class Watch:
         self.run = run
         self.me = me
         self.heeds_cloud = heeds_cloud
+        self.heeds_batch = "SLURM_JOB_ID" in os.environ
         self._hung = hung
         self.hung: str | None = None
         """Why the command is ended, where it makes no progress."""
@@ -126,11 +127,14 @@ class Watch:
         if signum in TERMINATION:
             self._terminate(signum)
         elif signum in NOTICES:
-            self.passed_on = True
             # slurmstepd has sent it to every process of the step already
-            _pass_on(signum, self.run.marker(self.me.rank), below="SLURM_STEP_ID" not in os.environ)
+            self._tell_ranks(signum, below="SLURM_STEP_ID" not in os.environ)
             if signum is signal.SIGUSR2:
                 self._heed_notice()
+
+    def _tell_ranks(self, signum: signal.Signals, *, below: bool = True) -> None:
+        self.passed_on = True
+        _pass_on(signum, self.run.marker(self.me.rank), below=below)
 
     def _heed_notice(self) -> None:
         """Plan the end of this attempt, where the time limit comes and another may follow."""
@@ -139,6 +143,16 @@ class Watch:
             return
         self._plan_end(submission, submission.notice_s)
 
+    def _heed_files(self) -> None:
+        """Heed what the batch script, to which alone Slurm sends SIGUSR2, and a cloud have left."""
+        given = self.run.usr2(self.me.attempt).name
+        if self.heeds_batch and given in runfolder.listed(self.run.path):
+            self.heeds_batch = False
+            self._tell_ranks(signal.SIGUSR2)
+            self._heed_notice()
+        if self.heeds_cloud and self.notice is None:
+            self._heed_cloud()
+
     def _heed_cloud(self) -> None:
         """Let the ranks save, and plan the end of this attempt, before the cloud takes a node."""
         self.notice = read_notice(self.run, self.me.attempt)
@@ -146,8 +160,7 @@ class Watch:
         if self.notice is None or submission is None:
             return
         say(f"clusterkit: {self.notice.text}")
-        self.passed_on = True
-        _pass_on(signal.SIGUSR2, self.run.marker(self.me.rank), below=True)
+        self._tell_ranks(signal.SIGUSR2)
         self._plan_end(submission, max(0.0, self.notice.at - time.time()))
 
     def _plan_end(self, submission: Submission, left_s: float) -> None:
@@ -197,8 +210,8 @@ class Watch:
         now = time.monotonic()
         if self.again_at is not None and now >= self.again_at:
             self._start_again()
-        if self.heeds_cloud and self.notice is None and self.kill_at is None:
-            self._heed_cloud()
+        if self.kill_at is None:
+            self._heed_files()
         if self.kill_at is not None:
             if now >= self.kill_at:
                 self._sweep()

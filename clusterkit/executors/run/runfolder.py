@@ -188,6 +188,10 @@ class RunFolder:
         """Return what says which node of an attempt its cloud is about to take."""
         return self.path / f"notice-{attempt}.json"
 
+    def usr2(self, attempt: int) -> Path:
+        """Return what is there once Slurm has sent SIGUSR2 to the batch script of an attempt."""
+        return self.path / f"usr2-{attempt}"
+
     def notified_of_hang(self, attempt: int) -> Path:
         """Return what is there once somebody tells people that an attempt hangs."""
         return self.path / f"notified-hang-{attempt}.json"

@@ -93,8 +93,10 @@ def test_the_map_of_the_code_names_what_is_there() -> None:
 def test_a_notice_after_the_training_does_no_harm_as_the_page_handles_it() -> None:
     """Python is without its handlers while it shuts down: here, for as long as nobody is told."""
     page = (ROOT / "docs" / "how-to" / "requeue.md").read_text(encoding="utf-8")
-    begins = page.index("    import atexit, signal\n")
+    begins = page.index("    import signal\n")
     handling = textwrap.dedent(page[begins : page.index("    step = load_checkpoint()")])
+    (advice,) = re.findall(r"`(atexit\..+)`", page)
+    handling += f"import atexit; {advice}\n"
     slow = (
         "class Slow:\n"
         "    def __del__(self, write=os.write, read=os.read):\n"

@@ -368,6 +368,23 @@ def test_the_notice_reaches_only_who_has_a_handler(run: RunFolder, tmp_path: Pat
     assert (result(run).exit_code, result(run).reason) == (9, None)
 
 
+def test_the_notice_that_the_batch_script_was_given_reaches_only_who_has_a_handler(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    script = tmp_path / "catcher.py"
+    script.write_text(CATCHER)
+    deaf = f"{sys.executable} -c 'import signal, time; signal.signal(12, signal.SIG_DFL); "
+    body = f"{deaf}time.sleep(100)' & {sys.executable} {script}; code=$?; jobs -r; exit $code"
+    process = start(run, body, SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+    wait_until(lambda: run.log(0).exists() and "ready" in log(run))
+    run.usr2(1).touch()  # of another attempt
+    run.usr2(0).touch()
+    process.wait(50)
+    assert "caught" in log(run)
+    assert "Running" in log(run), "who has no handler must have lived on"
+    assert (result(run).exit_code, result(run).noticed) == (9, True)
+
+
 def test_the_notice_does_no_harm_where_slurm_sends_it_to_everybody(
     run: RunFolder, tmp_path: Path
 ) -> None:

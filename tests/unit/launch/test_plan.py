@@ -240,6 +240,9 @@ def test_the_notice_of_the_time_limit(given: dict[str, Any], signal: str) -> Non
     made = plan(base=PLAIN, **given)
     assert made.directives["signal"] == signal
     assert made.notice_s == int(signal.partition("@")[2])
+    for letters in ("B", "R", "BR"):
+        asked = plan(base=PLAIN, sbatch_options={"signal": f"{letters}:USR2@300"})
+        assert asked.notice_s == 300
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,42 @@ def test_a_notice_kills_no_worker_that_is_only_starting(desk: Desk, most: int | 
     assert (done.returncode, done.stdout) == (0, "lives\n" * 3), done.stderr
 
 
+NOTICED_SRUN = """#!/bin/bash
+trap 'echo told; exit 5' USR2
+kill -USR2 $PPID
+for ((i = 0; i < 600; i++)); do
+  [[ ! -e ${CLUSTERKIT_RUN_FOLDER:-/nowhere}/usr2-0 ]] || exit 6
+  sleep 0.1
+done
+"""
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("worker", [True, False])
+def test_the_notice_to_the_batch_script_is_passed_on_and_its_step_waited_for(
+    desk: Desk, worker: bool, restarts: int
+) -> None:
+    """By a file that workers look for, or by srun where there are none."""
+    (desk.bin / "srun").write_text(NOTICED_SRUN)
+    (desk.bin / "worker").write_text(
+        '#!/bin/bash\nwhile [[ $1 != srun ]]; do shift; done\nexec "$@"\n'
+    )
+    (desk.bin / "worker").chmod(0o755)
+    ours = {"CLUSTERKIT_WORKER_PYTHON": "worker", "CLUSTERKIT_RUN_FOLDER": str(desk.folder)}
+    text = desk.render(restarts=restarts)["job.sbatch"]
+    assert "#SBATCH --signal=B:USR2@90\n" in text
+    done = desk.sbatch(text, **(ours if worker else {}))
+    assert (done.returncode, done.stdout) == ((6, "") if worker else (5, "told\n")), done.stderr
+
+
+def test_the_ranks_that_srun_starts_itself_get_the_notice_of_slurm(desk: Desk) -> None:
+    """No worker is there to pass it on; and a signal that was asked for is left as it is."""
+    srun = {"framework": "mpi", "launcher_options": {"launcher": "srun"}}
+    assert "#SBATCH --signal=USR2@90\n" in desk.render(**srun)["job.sbatch"]
+    own = desk.render(sbatch_options={"signal": "USR1@60"})["job.sbatch"]
+    assert "#SBATCH --signal=USR1@60\n" in own
+
+
 def test_a_requeued_job_stops_after_the_allowed_attempts(desk: Desk) -> None:
     text = desk.render(requeue=1)["job.sbatch"]
     assert desk.sbatch(text, SLURM_RESTART_COUNT="1").returncode == 0
@@ -280,7 +316,11 @@ def test_a_start_that_slurm_counts_and_nothing_ran_in_is_no_attempt(desk: Desk) 
     # What its worker would be, which is not wanted here
     given = {"CLUSTERKIT_RUN_FOLDER": str(run), "CLUSTERKIT_WORKER_PYTHON": "true"}
     for start, attempt in ((0, 0), (3, 1)):
-        done = desk.sbatch(text + "echo $CK_RESTART_COUNT", SLURM_RESTART_COUNT=str(start), **given)
+        done = desk.sbatch(
+            text.replace("\nCK_SLOTS=", "\necho $CK_RESTART_COUNT\nCK_SLOTS="),
+            SLURM_RESTART_COUNT=str(start),
+            **given,
+        )
         assert done.stdout.split()[-1] == str(attempt), done.stderr
     refused = desk.sbatch(text, SLURM_RESTART_COUNT="4", **given)
     assert refused.stderr == "attempt 3: --requeue 1 allows no more\n"
@@ -292,7 +332,11 @@ def test_once_it_runs_slurm_may_not_put_a_job_back_whose_nodes_had_to_boot(desk:
     refuses = '[ "$1" != update ] || { echo "$@" >>"$SEEN/told"; exit 1; }\n'
     (desk.bin / "scontrol").write_text(FAKE_SCONTROL + refuses)
     given = {"CLUSTERKIT_RUN_FOLDER": str(desk.folder), "CLUSTERKIT_WORKER_PYTHON": "true"}
-    done = desk.sbatch(text + "echo $CK_RESTART_COUNT", SLURM_RESTART_COUNT="2", **given)
+    done = desk.sbatch(
+        text.replace("\nCK_SLOTS=", "\necho $CK_RESTART_COUNT\nCK_SLOTS="),
+        SLURM_RESTART_COUNT="2",
+        **given,
+    )
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     assert (desk.folder / "told").read_text() == "update JobId=1234 Requeue=0\n"
     again = desk.sbatch(text, SLURM_RESTART_COUNT="3", **given)
