@@ -245,7 +245,7 @@ def losses(text: str) -> dict[int, float]:
 def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: str) -> None:
     # Two nodes that import torch take half a minute on a busy machine, and more than one on a slow
     # one. Over ssh, where it is the notice that comes another way, a script without torch trains.
-    slow = lab_scripts.slowly(ROOT / "examples/train_ddp.py")
+    slow = lab_scripts.slowly(ROOT / "examples/train_ddp.py", pause_s=0.2)
     script = desk.write("train_ddp.py", slow if kind == "lab" else lab_scripts.TRAINS)
     minutes = "2" if kind == "lab" else "1"
     document = desk.submit(
