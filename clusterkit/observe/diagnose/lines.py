@@ -57,7 +57,7 @@ _PREFIXES = tuple(
 )
 _NO_NODE = re.compile(
     r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)\d*$"
-    r"|(?!localhost$)[^0-9]*$|.*\.(?:error|py|sh)$|enroot-\w+$"
+    r"|(?!localhost$)[^0-9]*$|.*\.(?:error|py|sh)$|enroot-\w+$|(?:i?python|perl|pypy|pip)[\d.]+$"
 )
 """Words that stand before a colon as well, also of exceptions (cv2.error) and of scripts; a node's
 name in front of a line has a number, or is `localhost` where DeepSpeed starts on it by pdsh."""
@@ -365,6 +365,8 @@ _OF_PROCESS = re.compile(
     r"\b(?:CUDA|HIP|NCCL)\b|OutOfMemory|out of memory|MemoryError|\[Errno (?:28|122)\]"
 )
 """What a thread has met of memory, GPUs and disks, the others meet as well."""
+_WORKER_KILLED = "is killed by signal: Killed"
+"""A handler of PyTorch raises it in the midst of anything, which is at the end of a process too."""
 _LOST = re.compile(
     r"(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError)\b|OSError: handle is closed$"
     r"|FileNotFoundError: \[Errno 2\] No such file or directory$"
@@ -380,6 +382,8 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
     once: of the same exception as often as it stands there, so often there has to be a head.
     A data-loader worker that was lost has a rule of its own, and none for the exception.
     """
+    if _WORKER_KILLED in exception:
+        return False
     wanted, heads, frames = 1, 0, 0
     chained = False
     lost = _LOST.match(exception) is not None

@@ -44,7 +44,11 @@ TEXTS = {
     ),
     "native-assertion": (
         "*** buffer overflow detected ***: terminated",
+        "AssertError:the ring of 3 workers is broken",
+    ),
+    "heap-corrupted": (
         "*** Error in `./x': double free or corruption (out): 0x00006ba7 ***",
+        "malloc(): unaligned tcache chunk detected",
     ),
     "container-failed": ("FATAL:   the image is encrypted", "ERROR  : No user namespace, sorry"),
     "mpi-launcher-error": (
