@@ -107,6 +107,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     causes = [event for event in events if event.rule.role is Role.CAUSE]
     symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
     symptoms = _not_dealt_with(symptoms)
+    symptoms = _without_aftermath(symptoms, events)
     symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
     lost = [event for event in events if event.rule.alone and not event.rule.closing]
     symptoms = [one for one in symptoms if not any(_ended_after(one, other) for other in lost)]
@@ -146,6 +147,8 @@ _OF_OPTIONS = frozenset(
 """Rules of what a launcher or a script meets without the options on the line that was cut off."""
 _LOST = "spark-executor-lost"
 _QUOTES = re.compile(r"^Last \d+ bytes of \S+ ?:")
+_RAY_DIED = "ray-worker-died"
+_RAY_TASK = "ray-task-failed"
 _SHARED = frozenset({"bus-error", "shared-memory"})
 MEMORY = frozenset({"host-out-of-memory", "oom-killer", "slurm-memory-limit"})
 """Rules of one node whose shared memory, and of another whose memory was not enough."""
@@ -345,6 +348,33 @@ def _any_led_to(stops: Iterable[Event], event: Event) -> bool:
         and not well_between(stop.hit, hit)
         for stop in stops
     )
+
+
+def _without_aftermath(symptoms: Sequence[Event], events: Iterable[Event]) -> list[Event]:
+    """Leave out what processes of Ray print after the exception with which its task failed.
+
+    They are ended then, in the midst of what they do; and a worker that said why it ends did not
+    die of itself.
+    """
+    tasks = [event for event in events if event.rule.id == _RAY_TASK]
+    raised = [
+        one
+        for one in symptoms
+        if _OWN.fullmatch(kind := one.groups.get("kind", ""))
+        and any(task.groups.get("kind") == kind and _soon_after(task, one) for task in tasks)
+    ]
+    told = [one for one in symptoms if not (one.generic or one.rule.ending)]
+    return [
+        one
+        for one in symptoms
+        if not any(_soon_after(own, one) for own in raised)
+        and not (one.rule.id == _RAY_DIED and any(_soon_after(why, one) for why in told))
+    ]
+
+
+def _soon_after(one: Event, later: Event) -> bool:
+    hit = later.hit
+    return one.hit.file == hit.file and 0 < hit.line - one.hit.line <= _CHAINED and one.hit.line > 0
 
 
 def _stopped(stops: Iterable[Event], event: Event) -> bool:

@@ -171,3 +171,49 @@ def test_a_worker_that_was_killed_goes_before_the_connection_lost_to_it(say: Say
     found = cause(say(lost + last))
     assert found.rule == "rank-killed"
     assert "4711" in found.says
+
+
+TASK = (
+    "Traceback (most recent call last):\n"
+    "ray.exceptions.RayTaskError({kind}): ray::Worker.roll() (pid=4711, ip=10.77.0.3)\n"
+    '  File "/home/ada/roll.py", line 12, in roll\n    row = rows[turn]\n{kind}: {message}\n'
+)
+AFTER = (
+    "(Worker pid=4711) the scheduler hit an exception: Traceback (most recent call last):\n"
+    '(Worker pid=4711)   File "/env/site-packages/served/pool.py", line 7, in write\n'
+    "(Worker pid=4711) RuntimeError: CUDA error: invalid argument\n"
+)
+DIED = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+    "To troubleshoot the problem, check the logs for the dead worker. Worker IP address: 10.77.0.3 "
+    "Worker port: 41 Worker PID: 4711 Worker exit type: SYSTEM_ERROR\n"
+)
+
+
+def test_the_exception_of_a_task_goes_before_what_its_worker_prints_as_it_is_ended(
+    say: Say,
+) -> None:
+    task = TASK.format(kind="IndexError", message="list index out of range")
+    found = cause(say(task + AFTER))
+    assert found.rule == "python-exception"
+    assert "list index out of range" in found.says
+    assert cause(say(AFTER + task)).rule == "cuda-error"
+    of_others = TASK.format(kind="RuntimeError", message="the peer is gone")
+    assert cause(say(of_others + AFTER)).rule == "cuda-error"
+
+
+def test_a_worker_that_said_why_it_ends_did_not_die_of_itself(say: Say) -> None:
+    assert cause(say(AFTER + DIED)).rule == "cuda-error"
+    assert cause(say(DIED + AFTER)).rule == "ray-worker-died"
+    assert cause(say(DIED)).rule == "ray-worker-died"
+
+
+def test_the_signal_that_ended_ray_goes_before_what_its_autoscaler_says_of_it(say: Say) -> None:
+    text = (
+        "step 200 loss 0.3\n*** SIGTERM received at time=1755416551 on cpu 8 ***\n"
+        "(raylet) The autoscaler failed with the following error:\nTerminated with signal 15\n"
+        '  File "/env/lib/python3.11/site-packages/ray/monitor.py", line 4, in <module>\n'
+    )
+    found = cause(say(text))
+    assert found.rule == "terminated"
+    assert "signal 15" in found.title
