@@ -118,7 +118,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     if best is not None and best.rule.id in _OF_OPTIONS:
         best = next((event for event in live if event.rule.id == _OPTIONS_LOST), best)
     if best is not None and _WANDB in best.groups.get("host", ""):
-        best = next((event for event in causes if event.rule.id == "wandb-not-reached"), best)
+        best = next((event for event in causes if event.rule.id in _OF_WANDB), best)
     if best is not None and best.rank is not None and not best.hit.line:
         return best  # all ranks together tell of another than the first that failed
     if best is None:
@@ -140,6 +140,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
 
 
 _WANDB = "wandb"
+_OF_WANDB = frozenset({"wandb-not-reached", "wandb-unreachable"})
 _OPTIONS_LOST = "line-not-continued"
 _OF_OPTIONS = frozenset(
     {"address-in-use", "gpus-too-few", "process-group-missing", "wrong-arguments"}

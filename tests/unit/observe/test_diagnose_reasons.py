@@ -153,8 +153,11 @@ def test_why_a_tracker_was_not_reached_is_told(say: Say) -> None:
     pool = "HTTPSConnectionPool(host='api.wandb.ai', port=443): Max retries exceeded with url: /g"
     first = f"{pool} (Caused by E('<x>: [Errno -2] Name or service not known'))\n"
     last = "wandb.errors.CommError: Run initialization has timed out after 60.0 sec.\n"
-    assert "tells: Name or service not known)" in cause(say(first + TRACE + last)).says
-    assert "tells: nothing more)" in cause(say(TRACE + last)).says
+    found = cause(say(first + TRACE + last))
+    assert found.rule == "wandb-unreachable"
+    assert found.title.endswith("Name or service not known")
+    assert "WANDB_MODE=offline" in found.do
+    assert cause(say(TRACE + last)).rule == "wandb-not-reached"
 
 
 def test_a_worker_that_was_killed_goes_before_the_connection_lost_to_it(say: Say) -> None:
