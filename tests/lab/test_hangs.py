@@ -76,8 +76,12 @@ def test_whose_data_loader_was_stopped_is_named(lab: Lab, desk: Desk, cluster: s
         print(f"told after {time.monotonic() - began:.1f} s")
         told = json.loads(desk.clusterkit("status", job, "--json").stdout)
         found = json.loads(desk.clusterkit("diagnose", job, "--json").stdout)
+        shown, listed = desk.clusterkit("status", job), desk.clusterkit("status")
     finally:
         desk.clusterkit("cancel", job)
+    assert "\n  nodes      n[1-3]\n" in shown.stdout
+    assert re.search(r"\n  hangs      for .+ by now; ", shown.stdout)
+    assert re.search(rf"\n{job} .* train: hangs for \d+", listed.stdout)
     assert re.fullmatch(r"it hangs: no step on n1 for \d+ s, after step \d+", told["reason"])
     assert told["hang"]["by"] == "steps"
     says = found["cause"]["says"]

@@ -74,6 +74,8 @@ def rerun(
         then_now = (shlex.join(words) or "none" for words in (script[1:], arguments))
         console.note("arguments of {}: {} then, {} now".format(script[0], *then_now))
         script = script[:1]
+    elif script:
+        _check_values(submission, script, arguments)
     if script and inside and Path(script[0]).is_absolute():
         script[0] = inside
     if arguments and not script:
@@ -97,6 +99,21 @@ def rerun(
     sys.argv = [sys.argv[0], *config, "submit", *argv]  # what the new job remembers
     with command.make_context("submit", argv, parent=context.parent) as submitting:
         command.invoke(submitting)
+
+
+def _check_values(submission: Submission, script: Sequence[str], more: Sequence[str]) -> None:
+    """Refuse a flag of the script that has its value from the array, which would be told still."""
+    flags = {word.partition("=")[0] for word in more}
+    for before, word in pairwise(script):
+        flag, _, value = word.partition("=") if "=" in word else (before, "", word)
+        name = next((n for n in submission.values if f"{{{n}}}" in value), None)
+        if name is not None and flag in flags:
+            values = {**submission.values, name: "VALUE"}
+            spec = ";".join(f"{key}={one}" for key, one in values.items())
+            raise UserError(
+                f"{flag} has its value from the array: {name}={submission.values[name]}",
+                hint=f"clusterkit rerun {submission.array} --array {shlex.quote(spec)}",
+            )
 
 
 def _typed(run: RunFolder, job: str) -> tuple[Submission, list[str], list[str]]:

@@ -28,7 +28,7 @@ from clusterkit.cli.frame.job_args import (
 )
 from clusterkit.cli.jobs.choose import chosen_runs, states_named
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
-from clusterkit.core.errors import UserError
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text import cut, in_words, limit_in_words, some_of, table
@@ -230,6 +230,8 @@ def _table(jobs: list[Job]) -> None:
         array = f" ({job.submission.array})" if job.submission.array else ""
         status = job.status
         waits = f": {reason_of(job)}" if status.state is JobState.PENDING and status.reason else ""
+        if (silent_s := _silent_s(job)) is not None:
+            waits = f": hangs for {in_words(silent_s)}"
         values = f"  {values_text(job)}" if job.submission.values else ""
         # Why it waits is more than the end of a long name.
         name = job.submission.name
@@ -287,7 +289,7 @@ def _describe(job: Job) -> None:
     if submission.array is not None:
         element = f"{submission.array}/{submission.index}"
         console.say(f"  array      {element}  {values_text(job, whole=True)}".rstrip())
-    console.say(f"  cluster    {submission.cluster}")
+    console.say(f"  cluster    {submission.cluster}", *_on_nodes(job))
     if network is not None:
         console.say(f"  network    {network}")
     attempts = node_results.read_attempts(job.run)
@@ -307,14 +309,34 @@ def _describe(job: Job) -> None:
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
 
 
+def _silent_s(job: Job) -> float | None:
+    """Return for how many seconds a job that hangs has made no progress by now; None if none."""
+    if job.status.state is not JobState.RUNNING:
+        return None
+    hang = hangs.open_hang(job.run, node_results.latest_attempt(job.run))
+    return None if hang is None else hang.silent_s + max(0.0, time.time() - hang.at)
+
+
 def _hangs(job: Job) -> list[str]:
     """Return how long a running job has made no progress by now: its state says how long then."""
-    attempt = node_results.latest_attempt(job.run)
-    hang = hangs.open_hang(job.run, attempt) if job.status.state is JobState.RUNNING else None
-    if hang is None:
+    silent_s = _silent_s(job)
+    if silent_s is None:
         return []
-    silent = in_words(hang.silent_s + max(0.0, time.time() - hang.at))
+    silent = in_words(silent_s)
     return [f"  hangs      for {silent} by now; clusterkit diagnose {name_of(job)} says where"]
+
+
+def _on_nodes(job: Job) -> list[str]:
+    """Return where a job runs, as far as that is known; its ends say it later."""
+    if job.status.state is not JobState.RUNNING:
+        return []
+    from clusterkit.jobs.node_names import known_names
+
+    try:
+        names = known_names(job)
+    except RemoteError:
+        return []
+    return [f"  nodes      {hostlist.fold_set(names.values())}"] if names else []
 
 
 def _attempts(job: Job, attempts: Sequence[Results]) -> list[str]:

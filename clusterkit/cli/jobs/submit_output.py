@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,12 +21,20 @@ from clusterkit.executors.base import Forecast
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
 from clusterkit.launch.render import render, summary
 
+if TYPE_CHECKING:
+    from clusterkit.transport.base import Reply
+
 
 @contextmanager
 def listening() -> Iterator[SubmitCallbacks]:
     """Print warnings and progress on the way to the answer."""
     with console.progress() as show:
-        on_reply = console.counter(show)
+        answered = console.counter(show)
+
+        def on_reply(reply: Reply) -> None:
+            if reply.reach.problem is None:
+                answered(reply)
+
         yield SubmitCallbacks(warn=console.warn, note=console.note, on_reply=on_reply, show=show)
 
 

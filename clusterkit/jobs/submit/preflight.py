@@ -95,6 +95,8 @@ def pass_gate(
     # Checks take a tenth of a second to load.
     from clusterkit.preflight.gate import examine, node_checks  # noqa: PLC0415
 
+    if plan.nodes > 1 and not plan.cluster.kind.shares_machine:
+        callbacks.show("preflight: asking the nodes that are not busy")
     try:
         report = examine(plan, full=full, on_reply=callbacks.on_reply)
     except RemoteError as error:

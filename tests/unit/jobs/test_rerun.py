@@ -257,8 +257,17 @@ def test_an_array_is_submitted_again_whole_or_one_job_of_it(code: Path, tmp_path
         assert "--elements 1 --wait -- say.sh '{n}' b\n" in one.stderr
         assert jobs()[-1]["values"] == {"n": "2"}
     assert len(jobs()) == 4
-    assert typed_in(code, "rerun", name, "--wait", **home).returncode == 0
+    named = ("say.sh", "--n", "{n}", "--m={n}")
+    assert typed_in(code, "submit", *flags, *named, **home).returncode == 0
+    again = f"{jobs()[-1]['array']}/1"
+    for flag, more in (("--n", ("--n", "5")), ("--m", ("--m=5",))):
+        refused = typed_in(code, "rerun", again, "--", *more, **home)
+        assert refused.returncode == 2
+        assert f"error: {flag} has its value from the array: n=2\n" in refused.stderr
+        assert " --array n=VALUE\n" in refused.stderr
     assert len(jobs()) == 6
+    assert typed_in(code, "rerun", name, "--wait", **home).returncode == 0
+    assert len(jobs()) == 8
 
 
 def test_arguments_of_a_job_file_are_not_taken_for_the_script(code: Path, tmp_path: Path) -> None:
