@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,10 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
     (laptop.folder / "next.py").write_text("import os; print(sorted(os.listdir()))")
     following = laptop.clusterkit("submit", "--follow", "--framework", "env", "next.py")
     assert following.stdout == "['clusterkit.yaml', 'next.py']\n", following.stderr
+    again = laptop.clusterkit("rerun", "next", "--wait")
+    assert "the files that were sent then are run, " in again.stderr, again.stderr
+    which = laptop.clusterkit("fetch", "next", "out", "--output", "o2")
+    assert re.search(r"clusterkit fetch --output o2 \S+ out\n", which.stderr), which.stderr
 
     fetched = laptop.clusterkit("fetch", job, "model", "--output", "there")
     assert fetched.returncode == 0, fetched.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -48,16 +49,22 @@ def fetch(
             console.say(*(str(Path(folder, name)) for name in names))
         return
     node = way.node()
-    run_id, folder, names = _asked(way, node, job, path)
+    given = () if output is None else ("--output", str(output))
+    run_id, folder, names = _asked(way, node, (job, *(() if path is None else (path,))), given)
     target = Path(run_id) if output is None else output
-    if output is None and files.create_folder(target):
-        files.write_text(target / ".gitignore", "*\n")  # the next job need not have it
+    ignored = target / ".gitignore"
+    if made := output is None and files.create_folder(target):
+        files.write_text(ignored, "*\n")  # the next job need not have it
     count = receive(node.helper(), folder, names, target)
+    if made and not count:
+        ignored.unlink()
+        target.rmdir()
     if json:
         console.json_document({"run": run_id, "folder": target, "files": count})
     else:
         text = f"{count} file{'s' * (count > 1)} brought to" if count else "nothing new for"
-        console.say(f"{text} {target}")
+        nothing = f"no files there yet: {node.name}:{folder}"
+        console.say(nothing if made and not count else f"{text} {target}")
 
 
 def _places(run: RunFolder, path: str | None) -> tuple[str, list[str]]:
@@ -78,10 +85,15 @@ def _places(run: RunFolder, path: str | None) -> tuple[str, list[str]]:
     return str(found.parent), [found.name]
 
 
-def _asked(way: Relay, node: LoginNode, job: str, path: str | None) -> tuple[str, str, list[str]]:
-    """Ask the login node for the name of a run, the folder of its files, and their names there."""
-    words = ["fetch", "--json", "--", job, *([path] if path is not None else [])]
-    script = way.script(words)
+def _asked(
+    way: Relay, node: LoginNode, named: Sequence[str], given: Sequence[str]
+) -> tuple[str, str, list[str]]:
+    """Ask the login node for the name of a run, the folder of its files, and their names there.
+
+    `given` are flags of this machine's own, which hints repeat.
+    """
+    asked = ["fetch", "--json", "--"]
+    script = way.script([*asked, *named])
     answer = node.answer(("bash", "-c", script), timeout_s=_ANSWER_S)
     document = files.parse_json(answer.output.encode()) or {}
     run_id, folder = text_of(document, "run"), text_of(document, "folder")
@@ -91,6 +103,9 @@ def _asked(way: Relay, node: LoginNode, job: str, path: str | None) -> tuple[str
         told = next((line for line in lines if line.startswith("error: ")), lines[-1])
         begun = next((k for k, line in enumerate(lines) if line.startswith("hint: ")), len(lines))
         hint = "\n".join(lines[begun:]).removeprefix("hint: ") or None
+        if hint is not None:
+            typed = shlex.join(["fetch", *given])
+            hint = hint.replace(f"clusterkit {shlex.join(asked)} ", f"clusterkit {typed} ")
         message = told.removeprefix("error: ").removeprefix(f"{node.name}: ")
         raise RemoteError(message, node=node.name, hint=hint)
     if PurePosixPath(run_id).name != run_id or run_id in {".", ".."}:

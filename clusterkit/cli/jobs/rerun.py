@@ -180,7 +180,11 @@ def _folder(run: RunFolder) -> tuple[Path, str | None]:
         lost = of_file and not Path(folder or "", script).exists()
         if gone or lost:
             what = f"{folder} is gone" if gone else f"{script} is gone from {folder}"
-            console.note(f"{what}: its copy in the run folder is run, {snapshot}")
+            what += f": its copy in the run folder is run, {snapshot}"
+            if provenance.SENT in Path(folder or "").parts:
+                what = f"the files that were sent then are run, {snapshot}; to send those of now: "
+                what += "clusterkit submit"
+            console.note(what)
             if config := nearest_file(Path(folder or ".")):
                 os.environ.setdefault("CLUSTERKIT_CONFIG_FILE", str(config))
             return snapshot, script if of_file else None

@@ -111,5 +111,5 @@ def _of_this_machine(found: Found) -> Iterator[str]:
     if not found.hostfiles:
         yield "found no hostfile in ./hostfile, ./hostfiles/, /job or /etc"
     if not found.hostfiles and not found.partitions:
-        yield "a cluster with Slurm, from here: clusterkit init --login USER@HOST"
+        yield "a cluster with Slurm, from here: clusterkit init --login USER@HOST --force"
         yield "machines over ssh: list them in ./hostfile, a line each, and init again with --force"

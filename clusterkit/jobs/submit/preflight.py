@@ -131,6 +131,9 @@ def _note(report: Report, without: tuple[str, ...], callbacks: SubmitCallbacks) 
         if finding.verdict in {"warn", "fail"}:
             where = hostlist.fold_set(finding.nodes) or "the job"
             callbacks.warn(f"{finding.id} {where}: {finding.summary}")
+    if report.unasked:
+        nodes = hostlist.fold_set(report.unasked)
+        callbacks.note(f"{nodes}: busy or powered down, so not asked; checked when the job starts")
     if without:
         callbacks.note(f"going on without {hostlist.fold_set(without)}")
 
