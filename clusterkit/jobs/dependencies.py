@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.model import ClusterKind, JobState
+from clusterkit.core.shell import quote
 from clusterkit.executors.run.dependencies import Condition, Dependency, parse_after
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.find import find_runs
@@ -44,7 +45,7 @@ def conditions(
             elif not holds:
                 why = condition.why_never(job.status.state).partition(", and ")[0]
                 message = f"--after {text}: {why}, so this job would never run"
-                hint = f"--after {job.submission.job_id or job.run.run_id}:any, or leave it out"
+                hint = f"--after {quote(parse_after(text)[0])}:any, or leave it out"
                 problems.append(Problem(message=message, hint=hint))
     if problems:
         raise UserError(problems=list(dict.fromkeys(problems)))

@@ -12,7 +12,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import JobArgument, run_named
-from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
+from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time, require_words
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
 from clusterkit.jobs.state.load import Job, load_job
@@ -42,6 +42,7 @@ def exec_(
     """
     from clusterkit.jobs.inside import run_inside, run_on_all
 
+    require_words(command)
     if everywhere:
         if node is not None or terminal:
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 _LONGEST_S = 86_400.0
+
+
+def require_words(command: Sequence[str]) -> None:
+    """Refuse a line for a shell that is given as one word: no program is called so.
+
+    Raises:
+        UserError: it is.
+    """
+    line, *more = command
+    if not more and len(line.split()) > 1 and "/" not in line.split()[0]:
+        raise UserError(
+            f"no program is called {line!r}", hint=f"for a shell: -- sh -c {shlex.quote(line)}"
+        )
 
 
 def require_time(timeout_s: float) -> None:

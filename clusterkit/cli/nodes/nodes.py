@@ -10,7 +10,7 @@ import typer
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained, group
 from clusterkit.cli.frame.main import EXIT_FINDINGS
-from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time
+from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time, require_words
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold_set
 from clusterkit.core.text import WIDTH, harmless, table, wrapped
@@ -92,6 +92,7 @@ def run(
     from clusterkit.jobs.nodes import of_cluster
     from clusterkit.preflight.request import PreflightOptions
 
+    require_words(command)
     require_time(timeout)
     options = PreflightOptions(hosts=hosts, via=via)
     subject = of_cluster(load_settings().cluster(cluster), options, allocate=True)

@@ -261,6 +261,8 @@ def test_what_a_node_says_is_told_apart_from_why_it_says_nothing() -> None:
         (["exec", "x", "--tty", "true"], "there is no terminal here"),
         (["shell", "x"], "there is no terminal here"),
         (["nodes", "run", "--timeout", "nan", "true"], "--timeout nan: seconds"),
+        (["exec", "x", "--", "hostname; ls"], "no program is called 'hostname; ls'"),
+        (["nodes", "run", "--", "uptime -p"], "no program is called 'uptime -p'"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], message: str) -> None:
