@@ -310,8 +310,11 @@ def _describe(job: Job) -> None:
 
 
 def _silent_s(job: Job) -> float | None:
-    """Return for how many seconds a job that hangs has made no progress by now; None if none."""
-    if job.status.state is not JobState.RUNNING:
+    """Return for how many seconds a job that hangs has made no progress by now; None if none.
+
+    Only of a job with a reason is anything read again: that it hangs is one.
+    """
+    if job.status.state is not JobState.RUNNING or not job.status.reason:
         return None
     hang = hangs.open_hang(job.run, node_results.latest_attempt(job.run))
     return None if hang is None else hang.silent_s + max(0.0, time.time() - hang.at)
