@@ -91,6 +91,17 @@ def test_a_job_goes_there_and_its_results_come_back(laptop: Laptop) -> None:
     assert missing.returncode == 2
 
 
+def test_of_a_job_without_files_nothing_is_brought_and_no_folder_made(laptop: Laptop) -> None:
+    given = ("--framework", "env", "train me.py")
+    later = ("--set", "sbatch.begin=now+1hour", "--name", "later", *given)
+    pending = laptop.clusterkit("submit", *later)
+    assert pending.returncode == 0, pending.stderr
+    nothing = laptop.clusterkit("fetch", "later")
+    assert "no files there yet: head:" in nothing.stdout, nothing.stdout + nothing.stderr
+    assert not [*laptop.folder.glob("later-*")]
+    assert laptop.clusterkit("cancel", "later").returncode == 0
+
+
 def test_a_broken_connection_loses_nothing(laptop: Laptop) -> None:
     """The job can be looked at by a jump host as well, and others measure beside it."""
     words = ("--env", "STEPS=1200", "--framework", "env", "train me.py")

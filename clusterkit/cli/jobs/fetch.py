@@ -53,18 +53,20 @@ def fetch(
     run_id, folder, names = _asked(way, node, (job, *(() if path is None else (path,))), given)
     target = Path(run_id) if output is None else output
     ignored = target / ".gitignore"
-    if made := output is None and files.create_folder(target):
+    made = output is None and files.create_folder(target)
+    if made:
         files.write_text(ignored, "*\n")  # the next job need not have it
     count = receive(node.helper(), folder, names, target)
+    text = f"{count} file{'s' * (count > 1)} brought to" if count else "nothing new for"
+    said = f"{text} {target}"
     if made and not count:
         ignored.unlink()
         target.rmdir()
+        said = f"no files there yet: {node.name}:{folder}"
     if json:
         console.json_document({"run": run_id, "folder": target, "files": count})
     else:
-        text = f"{count} file{'s' * (count > 1)} brought to" if count else "nothing new for"
-        nothing = f"no files there yet: {node.name}:{folder}"
-        console.say(nothing if made and not count else f"{text} {target}")
+        console.say(said)
 
 
 def _places(run: RunFolder, path: str | None) -> tuple[str, list[str]]:
