@@ -145,12 +145,15 @@ class Watch:
 
     def _heed_files(self) -> None:
         """Heed what the batch script, to which alone Slurm sends SIGUSR2, and a cloud have left."""
-        given = self.run.usr2(self.me.attempt).name
-        if self.heeds_batch and given in runfolder.listed(self.run.path):
+        heeds_cloud = self.heeds_cloud and self.notice is None
+        if not (self.heeds_batch or heeds_cloud):
+            return
+        names = runfolder.listed(self.run.path)
+        if self.heeds_batch and self.run.usr2(self.me.attempt).name in names:
             self.heeds_batch = False
             self._tell_ranks(signal.SIGUSR2)
             self._heed_notice()
-        if self.heeds_cloud and self.notice is None:
+        if heeds_cloud and self.run.notice(self.me.attempt).name in names:
             self._heed_cloud()
 
     def _heed_cloud(self) -> None:
