@@ -142,7 +142,7 @@ ZSH = (
     "zmodload zsh/zpty; zpty typed zsh -fi\n"
     "zpty -w typed 'autoload -Uz compinit; compinit -uD\n"
     "source <(_CLUSTERKIT_COMPLETE=source_zsh clusterkit)\n"
-    "show() { print -r -- ${BUFFER##* --cluster } >shown; exit }\n"
+    "show() { print -r -- ${${BUFFER##* --cluster }% } >shown; exit }\n"
     "zle -N show; bindkey ^X show'\n"
     "zpty -w -n typed $'clusterkit submit --cluster h\\t\\C-x'\n"
     "while zpty -r typed line; do :; done; cat shown"
@@ -165,4 +165,4 @@ def test_the_script_for_a_shell_completes_a_cluster(desk: Path, shell: str, scri
         text=True,
         check=False,
     )
-    assert done.stdout.split() == ["h200"], done.stderr
+    assert done.stdout.replace("\r", "") == "h200\n", done.stderr

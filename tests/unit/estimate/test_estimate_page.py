@@ -333,6 +333,8 @@ def test_powersgd_sends_two_thin_matrices_for_each() -> None:
     of = {"N": 8, "g": 4, "r": FACTS["powersgd_rank"]}
     square = {"n": 4096, "m": 4096}
     assert example.endswith("a 512th")
+    (early,) = (row[1] for name, row in rows.items() if name.startswith("`ddp+1-bit`"))
+    assert value_of(re.findall(r"w \+ \(1 - w\) / 16", early)[0], w=0) == 1 / 16
     assert value_of(row[0], **of, **square) == 512 * value_of(formula, **of, **square)
     of_block = 2 * [(4096, 4096)] + 2 * [(4096, 1024)] + 3 * [(4096, 14336)]
     sides = 32 * of_block + 2 * [(128256, 4096)]
