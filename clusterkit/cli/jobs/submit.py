@@ -116,11 +116,12 @@ def _tell_unconfirmed(error: UnconfirmedError, *, waited_for: bool, as_json: boo
 
 
 def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief: bool) -> None:
-    from clusterkit.cli.jobs.submit_output import headline
+    from clusterkit.cli.jobs.submit_output import headline, show_starts
     from clusterkit.executors.run.dependencies import waiting_for
 
     job_id = submission.job_id or run.run_id
     console.note(f"{console.bold(job_id)}  {headline(plan)}")
+    show_starts(plan)
     if submission.after:
         console.note(f"  starts      {waiting_for(submission.after)}")
         if run.queued.exists():

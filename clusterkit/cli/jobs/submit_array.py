@@ -20,6 +20,8 @@ from clusterkit.cli.jobs.submit_output import (
     listening,
     show_forecast,
     show_script,
+    show_starts,
+    show_summary,
     showing_refusal,
 )
 from clusterkit.cli.jobs.wait import wait_for_runs
@@ -174,6 +176,7 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     limit = f"; {array.sweep.at_once} at once" if array.sweep.at_once else ""
     jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"
     console.note(f"{console.bold(array.array)}  {jobs}: {headline(plan)}{limit}")
+    show_starts(plan)
     if array.after:
         console.note(f"  start       {waiting_for(array.after)}")
     if any(run.queued.exists() for run in runs):
@@ -230,7 +233,8 @@ def _show(
         )
         exit_by(forecast)
         return
-    show_script(first, render(first))
+    rendered = render(first)
+    show_summary(first, rendered)
     limit = f", {sweep.at_once} at once" if sweep.at_once else ""
     jobs = f"{len(plans)} jobs{limit}; the script is that of the first"
     console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}'}")
@@ -247,4 +251,5 @@ def _show(
         lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
     console.note(*lines)
     show_forecast(forecast)
+    show_script(first, rendered)
     exit_by(forecast)

@@ -14,10 +14,11 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
-from clusterkit.core.model import LaunchPlan, RenderedFile
+from clusterkit.core.model import LaunchPlan, RenderedFile, ScriptKind
 from clusterkit.core.text import limit_in_words, wrapped
 from clusterkit.executors import executor_for
 from clusterkit.executors.base import Forecast
+from clusterkit.executors.slurm.limits import gpus_per_node
 from clusterkit.jobs.submit.preflight import PreflightFailedError, SubmitCallbacks
 from clusterkit.launch.render import render, summary
 
@@ -63,9 +64,20 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
 def headline(plan: LaunchPlan) -> str:
     """Return what a plan starts, where, and for how long at most, in one line."""
     limit = f", limit {limit_in_words(plan.time_limit_s)}" if plan.time_limit_s else ""
+    return f"{summary(plan)}, cluster {plan.cluster.name}{limit}"
+
+
+def show_starts(plan: LaunchPlan) -> None:
+    """Say how often a command without a launcher starts, and how to start it once per node."""
+    if plan.framework != "env":
+        return
     each, rest = divmod(plan.processes, plan.nodes)
-    started = f", {each} per node" * (plan.framework == "env" and not rest)
-    return f"{summary(plan)}{started}, cluster {plan.cluster.name}{limit}"
+    times = "once" if plan.processes == 1 else f"{plan.processes} times"
+    if plan.nodes > 1:
+        times += f", {'once for each slot' if rest else f'{each} on each node'}"
+    launched = plan.script_kind in {ScriptKind.PYTHON, ScriptKind.MODULE}
+    once = "; once per node: --set env.per-node=1"
+    console.note(f"  runs        {times}{once * (plan.processes > plan.nodes and not launched)}")
 
 
 def forecast_of(plan: LaunchPlan) -> Forecast | None:
@@ -101,7 +113,7 @@ def exit_by(forecast: Forecast | None) -> None:
 
 
 def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
-    """Print the script of a plan, what would be done with it, and what its scheduler says of it.
+    """Print what would be done with a plan, what its scheduler says of it, and its script.
 
     Raises:
         typer.Exit: as `exit_by`.
@@ -113,23 +125,52 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
         console.json_document(told)
         exit_by(forecast)
         return
-    show_script(plan, rendered)
+    show_summary(plan, rendered)
     show_forecast(forecast)
+    show_script(plan, rendered)
     exit_by(forecast)
 
 
-def show_script(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
-    """Print the script of a plan, but on a terminal, and what would be done with it."""
-    main = "job.sbatch" if plan.cluster.kind.scheduled else "node.sh"
-    text = next(file.text for file in rendered if file.name == main)
-    if not (on_terminal := sys.stdout.isatty()):  # where hundreds of lines would hide the rest
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    console.note(f"\n{console.bold(plan.name)}  {headline(plan)}")
+def show_summary(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
+    """Print what a plan asks for, and what would be done with it."""
+    console.note(f"{console.bold(plan.name)}  {headline(plan)}")
+    show_starts(plan)
+    if plan.cluster.kind.scheduled:
+        console.note(f"  asks for    {_asked(plan)}")
     for name in plan.secrets:
         console.note(f"  secret      {name} ({'set' if name in os.environ else 'NOT SET'})")
-    if on_terminal:
-        console.note(f"  script      {main}, {text.count(chr(10))} lines: the same command | less")
-    how = "sbatch job.sbatch" if main == "job.sbatch" else "bash node.sh, once per node"
+    main = _main_file(plan)
+    how = f"sbatch {main}" if plan.cluster.kind.scheduled else f"bash {main}, once per node"
+    others = [file.name for file in rendered if file.name != main]
+    console.note(f"  would write {main} and {len(others)} more to a new run folder")
     console.note(f"  would run   {how}, in {shlex.quote(plan.workdir)}")
     console.note("  submit it   the same command without --dry-run")
+
+
+def _asked(plan: LaunchPlan) -> str:
+    """Return what Slurm is asked for: `2 nodes, 8 GPUs, partition gpu, limit 5 min`."""
+    nodes = plan.nodes + plan.spares
+    gpus = sum((part.nodes + part.spares) * gpus_per_node(part.directives) for part in plan.parts)
+    partitions = list(dict.fromkeys(part.directives.get("partition") for part in plan.parts))
+    named = ",".join(name or "by default" for name in partitions)
+    limit = limit_in_words(plan.time_limit_s) if plan.time_limit_s else "of the partition"
+    return (
+        f"{nodes} node{'s' * (nodes > 1)}, {gpus or 'no'} GPU{'s' * (gpus != 1)}, "
+        f"partition {named}, time limit {limit}"
+    )
+
+
+def _main_file(plan: LaunchPlan) -> str:
+    return "job.sbatch" if plan.cluster.kind.scheduled else "node.sh"
+
+
+def show_script(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
+    """Print the script of a plan last, after the summary; on a terminal, how to see it."""
+    main = _main_file(plan)
+    text = next(file.text for file in rendered if file.name == main)
+    if sys.stdout.isatty():  # where hundreds of lines would hide the rest
+        console.note(f"  script      {main}, {text.count(chr(10))} lines: the same command | less")
+        return
+    sys.stderr.flush()
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -444,7 +444,20 @@ def test_how_often_a_plain_command_starts_on_a_node_is_shown(
 ) -> None:
     words = ("--nodes", "2", "--gpus-per-node", "2", *more, "--", "date")
     done = run(desk, "submit", "--dry-run", "-c", "a100", *words)
-    assert f"{2 * each} processes, {each} per node, cluster a100" in done.stderr
+    assert f"  runs        {2 * each} times, {each} on each node" in done.stderr
+    assert ("; once per node: --set env.per-node=1\n" in done.stderr) == (each > 1)
+
+
+def test_a_dry_run_shows_what_is_asked_for_before_the_script(desk: Path) -> None:
+    words = [*TORCHRUN, "--nodes", "2", "--gpus-per-node", "4", "--time", "20", "train.py"]
+    command = [sys.executable, "-m", "clusterkit", "submit", "--dry-run", "-c", "a100", *words]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=desk, text=True, check=True, **both)
+    summary, _, script = done.stdout.partition("#!/bin/bash")
+    assert "  asks for    2 nodes, 8 GPUs, partition " in summary
+    assert ", time limit 20 min\n" in summary
+    assert "  would run   sbatch job.sbatch, in " in summary
+    assert script.rstrip().splitlines()[-1].startswith("exit")
 
 
 def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:
