@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.reading import open_regular
 from clusterkit.core.text import ESCAPES, harmless, in_line
 from clusterkit.core.throughput import step_of
+from clusterkit.executors.run import placement
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
+from clusterkit.executors.ssh.agent_files import read_agents
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
@@ -223,6 +225,7 @@ def _followed(
     ranks = ranks_of(run, node)
     found = _readers(run, ranks, tail=tail, several=node is None, keep=keep)
     readers = dict(zip(ranks, found, strict=True))
+    hosts = None
     while True:
         # Looked at before reading, so that what a job wrote last is read after its end.
         for job in watch.look():
@@ -230,6 +233,8 @@ def _followed(
         over = watch.over
         if node is None:
             _add_new(run, readers, keep)
+            if hosts is None and len(readers) > 1:
+                hosts = _label(run, readers)
         for reader in readers.values():
             yield from reader.pieces()
             if len(readers) == 1 and not over and keep is None:  # else only a whole line tells
@@ -294,8 +299,9 @@ def _readers(
     keep: Keep | None = None,
 ) -> list[LogReader]:
     prefixed = several and len(ranks) > 1
+    hosts = _hosts(run) if prefixed else {}
     return [
-        _reader(run, rank, prefix=_prefix(rank) if prefixed else "", tail=tail, keep=keep)
+        _reader(run, rank, prefix=_prefix(rank, hosts) if prefixed else "", tail=tail, keep=keep)
         for rank in ranks
     ]
 
@@ -312,12 +318,27 @@ def _add_new(run: RunFolder, readers: dict[int, LogReader], keep: Keep | None) -
     new = [rank for rank in _there(run) if rank not in readers]
     if new:
         readers |= {rank: _reader(run, rank, keep=keep) for rank in new}
-        for rank, reader in readers.items():
-            reader.prefix = _prefix(rank)
+        _label(run, readers)
 
 
-def _prefix(rank: int) -> str:
-    return f"[node-{rank}] "
+def _label(run: RunFolder, readers: Mapping[int, LogReader]) -> Mapping[int, str] | None:
+    """Have the lines of each node begin with its number and host; None where no host is known."""
+    hosts = _hosts(run)
+    for rank, reader in readers.items():
+        reader.prefix = _prefix(rank, hosts)
+    return hosts or None
+
+
+def _hosts(run: RunFolder) -> Mapping[int, str]:
+    agents = () if run.foreign is not None else read_agents(run)
+    return {**{agent.rank: agent.node for agent in agents}, **placement.hosts(run)}
+
+
+def _prefix(rank: int, hosts: Mapping[int, str]) -> str:
+    """Return `[node-1 n2] `, or `[node-1] ` where its host is not known or only has that number."""
+    host = hosts.get(rank, "").partition(".")[0]
+    known = f" {host}" if host and not re.fullmatch(r"node-\d+|\d+", host) else ""
+    return f"[node-{rank}{known}] "
 
 
 def _there(run: RunFolder) -> list[int]:

@@ -210,7 +210,7 @@ def test_logs_are_those_of_the_healthy(liars: Site) -> None:
         if has_logs(liars):
             break
     for name in HEALTHY:
-        assert said.count(f"node-{liars.ranks[name]}] epoch 2") == 1, said
+        assert said.count(f"node-{liars.ranks[name]} {name}] epoch 2") == 1, said
 
 
 def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:

@@ -385,7 +385,7 @@ FAULTS = {
         body=STEPS,
         options={"on_hang": "cancel", "hang_after": 10},
         ends=dict.fromkeys(
-            ("slurm", "ssh"), r"failed: it hangs: no step on n1 for [1-9]\d+ s, after step \d+"
+            ("slurm", "ssh"), r"failed: it hangs: no step for [1-9]\d+ s, after step \d+"
         ),
         unscaled=("slurm", "ssh"),
     ),

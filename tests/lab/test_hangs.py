@@ -82,7 +82,7 @@ def test_whose_data_loader_was_stopped_is_named(lab: Lab, desk: Desk, cluster: s
     assert "\n  nodes      n[1-3]\n" in shown.stdout
     assert re.search(r"\n  hangs      for .+ by now; ", shown.stdout)
     assert re.search(rf"\n{job} .* train: hangs for \d+", listed.stdout)
-    assert re.fullmatch(r"it hangs: no step on n1 for \d+ s, after step \d+", told["reason"])
+    assert re.fullmatch(r"it hangs: no step for \d+ s, after step \d+", told["reason"])
     assert told["hang"]["by"] == "steps"
     says = found["cause"]["says"]
     assert found["cause"]["rule"] == "hung"

@@ -103,7 +103,7 @@ def test_a_hang_is_told_of_before_the_job_is_ended_because_of_it(cluster: Cluste
     options["on_hang"].insert(0, "cancel")
     body = "for k in 1 2 3 4; do echo step $k; sleep 0.2; done; sleep 300"
     run = cluster.submit(body, hang_after=3, **options)
-    why = r"it hangs: no step on n\d for \d+ s, after step 4"
+    why = r"it hangs: no step for \d+ s, after step 4"
     assert re.fullmatch(f"failed 0 {why}", once(cluster, run))
     (line,) = told(cluster.folder, "on_hang")
     assert re.fullmatch(f"running 0 {why}", line)

@@ -110,7 +110,7 @@ def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
 
 def test_a_cancel_leaves_nothing(cluster: Cluster) -> None:
     run = running(cluster, "echo asleep; sleep 300")
-    assert said(cluster, run) == [f"[node-{rank}] asleep" for rank in range(3)]
+    assert said(cluster, run) == [f"[node-{rank} n{rank + 1}] asleep" for rank in range(3)]
     assert cluster.state(run) == ("running", None)
     assert cluster.ck("cancel", run.run_id)[0] == 0
     assert ended(cluster, run) == ("cancelled", None)

@@ -38,7 +38,7 @@ from clusterkit.executors.node.watch import (
     say,
     take_over,
 )
-from clusterkit.executors.run import attempts, node_results, runfolder
+from clusterkit.executors.run import attempts, node_results, placement, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 ROUNDS = "CK_ROUNDS"
@@ -383,6 +383,8 @@ def _start(run: RunFolder, me: Identity, marker: str, array: str | None) -> int:
         ROUNDS: str(run.rounds(me.attempt)),
     }
     files.create_folder(run.results)
+    if me.rank == 0:
+        placement.note(run, me.attempt, me.among)
     log = files.open_for_append(run.log(me.rank))
     try:
         script = _own_script(run)

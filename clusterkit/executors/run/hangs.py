@@ -63,7 +63,7 @@ class Hang:
             return f"{self.node} was idle, without output, for {silent} ({alone})"
         last = "" if self.step is None else f", after step {self.step}"
         what = "heartbeat" if self.by == "heartbeat" else "step"
-        return f"no {what} on {self.node} for {silent}{last}"
+        return f"no {what} for {silent}{last}"
 
     @property
     def text(self) -> str:

@@ -197,7 +197,7 @@ _STARTED = re.compile("|".join(map(re.escape, STARTS[1:-1])).encode())
 """Not by hand, and not wandb."""
 _LABELLED = re.compile(
     rb"^(?: {0,5}\d{1,6}: |\[\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:|\[\d{1,6}\]<std(?:out|err)>:"
-    rb"|\[node-\d{1,6}\] )",
+    rb"|\[node-\d{1,6}(?: [\w.:-]{1,63})?\] )",
     re.MULTILINE,
 )
 """What srun, mpirun, horovodrun and `clusterkit logs` put before all that ranks print."""

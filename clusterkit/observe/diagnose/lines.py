@@ -44,7 +44,8 @@ _PREFIXES = tuple(
         r"\[(?P<rank>\d{1,6})\](?: (?=\S)|(?=PETSC ERROR:))",
         rf" {{0,5}}(?P<rank>\d{{1,6}}): {_NOT_TENSORS}",  # srun --label
         rf"(?P<node>(?:\d{{1,3}}\.){{3}}\d{{1,3}}) \[(?P<rank>\d{{1,6}})\]{_SPACE}",  # torch_xla
-        r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
+        r"\[node-\d{1,6} (?P<node>[\w.:-]{1,63})\] ",  # clusterkit logs, where it knows the host
+        r"\[(?P<node>node-\d{1,6})\] ",
         r"\((?:\w[\w.<>]* )?pid=(?:\d+|runtime_env)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee
         rf"(?P<node>[a-z][\w.-]{{0,62}}\d) {{1,12}}\| {_TRACE}",  # docker compose

@@ -140,7 +140,7 @@ def test_steps_and_bars_that_move_are_progress_and_other_output_is_none(
         ("step 1 loss 2.5\n", True),
         ("step 1 loss 2.5\n", False),
         ("still waiting for rank 3\n", False),
-        ("clusterkit: it hangs: no step on n1 for 9 s, after step 0\n", False),
+        ("clusterkit: it hangs: no step for 9 s, after step 0\n", False),
         ("step 2 loss", True),
         (" 2.4\nwarning: slow\n", False),
         ("\rEvaluating:  10%|#  | 10/100 [00:10<01:30,  1.00it/s]", True),

@@ -28,7 +28,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
 from clusterkit.executors import SchedulerState
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import node_results, placement, runfolder
 from clusterkit.executors.run.node_results import Results, read_attempts
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
@@ -501,6 +501,26 @@ def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None
     files.write_text(run.log(1), "c\n")
     assert list(read_logs(run)) == ["[node-0] a\n", "[node-0] b\n", "[node-1] c\n"]
     assert list(read_logs(run, 0, tail=1)) == ["b\n"]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "labels"),
+    [
+        ([("n1.site", "n2")], ["[node-0 n1] ", "[node-1 n2] "]),
+        ([("n1", "n2"), ("n1", "n3")], ["[node-0 n1] ", "[node-1] "]),
+        ([("node-0", "node-1")], ["[node-0] ", "[node-1] "]),
+        ([("n1\x1b[2J", "n2")], ["[node-0] ", "[node-1] "]),
+    ],
+)
+def test_lines_name_the_host_that_the_node_has_in_all_attempts(
+    tmp_path: Path, attempts: list[tuple[str, ...]], labels: list[str]
+) -> None:
+    run = make_run(tmp_path)
+    for attempt, names in enumerate(attempts):
+        placement.note(run, attempt, names)
+    for rank in range(2):
+        files.write_text(run.log(rank), "x\n")
+    assert list(read_logs(run)) == [f"{label}x\n" for label in labels]
     with pytest.raises(UserError, match="no node 5: the job has output of 2"):
         list(read_logs(run, 5))
 
@@ -712,7 +732,7 @@ def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_leas
     append(run.log(0), "more\n")
     for rank in range(3):
         node_results.write_result(run, node(rank), attempt=0, n_nodes=3)
-    assert list(lines) == ["[node-0] more\n"]
+    assert list(lines) == ["[node-0 n0] more\n"]
 
 
 def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
@@ -730,7 +750,8 @@ def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
     writer.start()
     lines = "".join(follow(run)).splitlines(keepends=True)
     writer.join()
-    assert lines == [*(f"[node-0] step {n}\n" for n in range(5)), "[node-1] late, without end\n"]
+    late = "[node-1 n1] late, without end\n"  # its host is known by then
+    assert lines == [*(f"[node-0] step {n}\n" for n in range(5)), late]
 
 
 # Verbs -----------------------------------------------------------------------------------------

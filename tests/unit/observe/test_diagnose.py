@@ -77,7 +77,8 @@ def test_an_exception_shows_its_place_in_the_code_and_is_told_once(say) -> None:
 @pytest.mark.parametrize(
     "prefix",
     ["[rank5]: ", "[rank5]:", "5: ", "[1,5]<stdout>:", "[1,5]<stderr>: ", "[5]<stderr>:", "[5] ",
-     "[node-1] [rank5]: ", "0: [rank5]: ", "n2: [rank5]: ", "\x1b[31m[rank5]: \x1b[0m",
+     "[node-1] [rank5]: ", "[node-1 n2] [rank5]: ",
+     "0: [rank5]: ", "n2: [rank5]: ", "\x1b[31m[rank5]: \x1b[0m",
      "2026-11-22 13:00:00,123 [rank5]: ", "[2026-11-22T13:00:00.123456789Z] [rank5]: ",
      "2026-11-22T13:00:00.123456789+00:00 stderr F [rank5]: ", "Nov 22 13:00:00 [rank5]: ",
      "13:00:00 [rank5]: ", "2026-11-22 13:00:00 +0100 | [1,5]<stderr>:", "n2: 13:00:00 [rank5]: ",
