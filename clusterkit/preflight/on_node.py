@@ -29,6 +29,7 @@ _HARDWARE = frozenset({"GPU", "IB"})
 _NO_CAUSE = frozenset({"GPU013", "GPU014", "GPU016", "GPU025", "IB007"})
 """Those that are not: heat and slow links make nobody fail, and IB007 judges the job's settings."""
 
+_INTERPRETER = "HOST013"
 ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
 """Areas that a node cannot evaluate of itself, or that starting the job has proven already."""
 
@@ -44,7 +45,9 @@ def examine_here(document: Mapping[str, Any], node: str, *, hardware: bool = Fal
     """
     alone = checks_of_one_node(all_checks(ELSEWHERE))
     causes = (c for c in alone if c.area in _HARDWARE and c.id not in _NO_CAUSE)
-    checks = tuple(causes) if hardware else alone
+    # The interpreter is compared with that of others, but one that is missing is missing.
+    interpreter = (c for c in all_checks(ELSEWHERE) if c.id == _INTERPRETER)
+    checks = tuple(causes) if hardware else (*alone, *interpreter)
     job = read_job(document, hosts=(node,))
     return evaluate(ask_here(job, checks, within_s=NODE_CHECKS_S), checks)
 

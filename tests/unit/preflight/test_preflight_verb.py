@@ -533,6 +533,16 @@ def test_heat_and_settings_are_no_cause_of_a_failure(monkeypatch: pytest.MonkeyP
     assert {"GPU013", "GPU014", "GPU025", "IB007"}.isdisjoint(asked)
 
 
+def test_a_node_finds_that_it_lacks_the_interpreter_of_its_job(tmp_path: Path) -> None:
+    """It may not have been asked, as it was busy when the job was submitted."""
+    job = {"hosts": ["n1"], "kind": "slurm", "python": str(tmp_path / "bin" / "python")}
+    report = on_node.examine_here({"job": job}, "n1")
+    found = next(finding for finding in report.findings if finding.id == "HOST013")
+    assert (found.verdict, found.summary) == (Verdict.FAIL, f"{job['python']} not found")
+    here = on_node.examine_here({"job": {**job, "python": sys.executable}}, "n1")
+    assert "HOST013" not in {finding.id for finding in here.bad}
+
+
 def test_what_every_node_runs_loads_no_reader_of_configurations() -> None:
     code = (
         "import sys, clusterkit.preflight.on_node as on_node\n"
