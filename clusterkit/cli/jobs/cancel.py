@@ -57,9 +57,10 @@ def cancel(
             console.note("no job to cancel; clusterkit status lists those that have ended")
     else:
         over, errors = [], []
-        for named in [_named(word) for word in words]:  # all are found before any is ended
+        for named in _all_named(words):
+            was_over = not named.array and named.runs[0].state.exists()
             ended, wrong = _end(named)
-            _show(ended, wrong, array=named.array, as_json=json)
+            _show(ended, wrong, array=named.array, was_over=was_over, as_json=json)
             over += ended
             errors += wrong
     if json:
@@ -121,6 +122,23 @@ def _ask(jobs: Sequence[Job], *, as_json: bool) -> None:
     typer.confirm(f"Cancel these {len(jobs)} jobs?", default=False, abort=True, err=True)
 
 
+def _all_named(words: Sequence[str]) -> list[Named]:
+    """Return the runs that words name, all of which are found before any is ended.
+
+    Raises:
+        UserError: one of them names none; says that the others are not cancelled.
+    """
+    found: list[Named] = []
+    for word in words:
+        try:
+            found.append(_named(word))
+        except UserError:
+            if len(words) > 1:
+                console.note("none of these jobs is cancelled:")
+            raise
+    return found
+
+
 def _named(word: str) -> Named:
     """Return the runs that a word names: of several jobs of that name the one that is not over.
 
@@ -150,8 +168,14 @@ def _end(named: Named) -> tuple[list[Job], list[str]]:
 
 
 def _show(
-    over: Sequence[Job], errors: Sequence[str], *, array: str | None = None, as_json: bool
+    over: Sequence[Job],
+    errors: Sequence[str],
+    *,
+    array: str | None = None,
+    was_over: bool = False,
+    as_json: bool,
 ) -> None:
+    """Say of each job, with its name, that it is cancelled, or how it had ended already."""
     for error in errors:
         console.error(error)
     if as_json:
@@ -161,5 +185,6 @@ def _show(
         return
     for job in over:
         already = "was over already: " if job.status.state.final else ""
-        already = "" if job.status.state is JobState.CANCELLED else already
-        console.say(f"{name_of(job)} {already}{state_text(job)}")
+        if job.status.state is JobState.CANCELLED and not was_over:
+            already = ""
+        console.say(f"{name_of(job)} ({job.submission.name}) {already}{state_text(job)}")

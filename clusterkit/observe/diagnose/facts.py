@@ -102,6 +102,8 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
         yield _fact("reason", status.reason)
     if failure is not None:
         yield from _of_node(failure)
+        if failure.ended_before:
+            yield _fact("ended-before", failure.ended_before)
         code = failure.exit_code
         signal = code - 128
         key, value = ("signal", signal) if 0 < signal <= _SIGNALS else ("exit", code)

@@ -1094,6 +1094,10 @@ def test_cancel_and_wait(clusterkit: Path) -> None:
     done = start(clusterkit, "true")
     assert ck("wait", done.run_id).returncode == 0
     assert "was over already: succeeded" in ck("cancel", done.run_id).stdout
+    assert "was over already: cancelled" in ck("cancel", run.run_id).stdout
+    wrong = ck("cancel", run.run_id, "no-such-job")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("none of these jobs is cancelled:\nerror: ")
     both = ck("wait", run.run_id, "latest", done.run_id, "--json")
     assert both.returncode == 1
     document = json.loads(both.stdout)
@@ -1122,7 +1126,8 @@ def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
         cancel(["7", "8"])
     said = capsys.readouterr()
     assert left.value.exit_code == 2
-    assert (said.out.strip(), "Slurm does not answer" in said.err) == ("8 cancelled", True)
+    assert said.out.strip() == "8 (toy) cancelled"
+    assert "Slurm does not answer" in said.err
 
 
 def test_all_jobs_that_have_not_ended_are_cancelled_once_that_is_confirmed(
@@ -1147,7 +1152,7 @@ def test_all_jobs_that_have_not_ended_are_cancelled_once_that_is_confirmed(
         (f"local-{run.key}", "cancelled") for run in runs
     ]
     alone = start(clusterkit, "sleep 600")  # one needs no question
-    assert ck("cancel", "--all").stdout.startswith(f"local-{alone.key} cancelled")
+    assert ck("cancel", "--all").stdout.startswith(f"local-{alone.key} (toy) cancelled")
 
 
 def test_cancel_says_what_to_type_for_all_jobs(clusterkit: Path) -> None:

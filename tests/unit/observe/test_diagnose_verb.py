@@ -107,6 +107,18 @@ def test_a_hang_is_where_others_wait_for_and_told_once(
     assert "hung=" not in answer.stdout
 
 
+def test_of_ranks_whose_peer_left_early_that_one_is_told(tmp_path: Path) -> None:
+    lost = "RuntimeError: Connection closed by peer [::1]:1"
+    run = job(tmp_path, node_rank=0, node="n1", rank=0, exit_code=1, ended_before="rank 3 on n2")
+    run.log(0).write_text(f"step 6\n[rank0]: {lost}\n")
+    said = told(run.path).stdout
+    assert said.startswith("what   rank 3 ended before the others, with exit code 0")
+    assert "rank 0: the connection to another rank was lost" in said
+    # But what a rank has raised by itself has ended the job.
+    run.log(0).write_text("step 6\n[rank0]: ValueError: bad lr\n")
+    assert told(run.path).stdout.startswith("what   the script raised ValueError")
+
+
 def test_one_document_with_all_of_it(tmp_path: Path) -> None:
     run = job(tmp_path)
     run.log(0).write_text("step 6\n")
