@@ -133,10 +133,14 @@ class Watch:
 
 
 def _has_changed(before: Job, job: Job, *, reason: bool) -> bool:
-    """Tell whether the state is another one, or the `reason` why the job is pending, or hangs."""
+    """Tell whether the state is another one, or the `reason` why the job is pending, or hangs.
+
+    A single job has changed as well once it is known when it starts; that moment moves often.
+    """
     then, now = before.status, job.status
     told = reason and now.state in {JobState.PENDING, JobState.RUNNING}
-    return now.state is not then.state or (told and now.reason != then.reason)
+    planned = now.expected_at is not None and then.expected_at is None
+    return now.state is not then.state or (told and (planned or now.reason != then.reason))
 
 
 def _unknown_timeout_s(job: Job) -> float:

@@ -95,6 +95,8 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
                 "the default, need it (--framework NAME checks for others)"
             )
             yield from ((None, line) for line in wrapped(text, rest="  ", width=width))
+    if _has_no_driver(report):
+        yield None, "no node has an NVIDIA driver: what GPUs need was not checked"
     if not unhealthy and not report.job_cannot_run:
         yield None, f"{_nodes(usable)} usable"
         return
@@ -107,6 +109,13 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
         yield None, f"  --exclude {quote(excluded)}"
+
+
+def _has_no_driver(report: Report) -> bool:
+    """Tell whether checks of GPUs were skipped on all nodes; they are known by these two."""
+    seen = {f.id: f.verdict for f in report.findings if f.check in _OF_DRIVERS}
+    skipped = seen.get("GPU001") is Verdict.SKIP and seen.get("GPU023", Verdict.SKIP)
+    return skipped is Verdict.SKIP
 
 
 def _nodes(number: int) -> str:
@@ -168,3 +177,4 @@ def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
 
 
 _STATE = "slurm-state"
+_OF_DRIVERS = frozenset({"gpu-driver", "gpu-amd"})

@@ -242,6 +242,13 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
     return ("srun", *_STEP, *where, *requested, *options.extra, "sh")
 
 
+def _binds() -> bool:
+    """Tell whether Slurm binds tasks to CPUs; where not, srun complains of each --cpu-bind."""
+    config = run_command(["scontrol", "show", "config"], timeout_s=_CANCEL_S).output
+    plugins = re.search(r"^TaskPlugin\s*= (\S+)$", config, re.MULTILINE)
+    return plugins is None or "affinity" in plugins[1]
+
+
 def attached_argv(
     node: str, job_id: str, words: Sequence[str], *options: str, terminal: bool = False
 ) -> tuple[str, ...]:
@@ -250,7 +257,8 @@ def attached_argv(
     The task has the streams of srun, or a `terminal` of its own.
     """
     check_names([node])
-    step = [word for word in _STEP if word not in {"--label", "--verbose"}]
+    without = {"--label", "--verbose"} if _binds() else {"--label", "--verbose", "--cpu-bind=none"}
+    step = [word for word in _STEP if word not in without]
     where = ("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", f"--jobid={job_id}")
     return ("srun", *step, *where, *options, *(("--pty",) if terminal else ()), *words)
 

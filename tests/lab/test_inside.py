@@ -88,7 +88,7 @@ def test_a_command_runs_as_a_process_of_the_job(desk: Desk, cluster: str) -> Non
         assert done.stdout == f"n2 {SERVED} {desk.folder} it's  2 words\ntyped\n", done.stderr
         assert done.returncode == 7
         named = desk.clusterkit("exec", job, "--node", "n2", "--", "sh", "-c", "echo $CK_NODE_RANK")
-        assert named.stdout == "1\n", named.stderr
+        assert (named.stdout, named.stderr) == ("1\n", "")
         for node in ("n2", "n[2]"):
             printed = desk.clusterkit("logs", job, "--node", node)
             assert printed.returncode == 0, printed.stderr

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -145,6 +146,15 @@ def state_text(job: Job) -> str:
         text += f" (exit {status.exit_code})"
     reason = reason_of(job)
     return f"{text}: {reason}" if reason else text
+
+
+def expected_start(job: Job) -> str:
+    """Return `; expected start 11-30 21:04` for a job that waits, where Slurm says when."""
+    status = job.status
+    if status.state not in {JobState.PENDING, JobState.REQUEUED} or status.expected_at is None:
+        return ""
+    start = datetime.fromtimestamp(status.expected_at, tz=UTC).astimezone()
+    return f"; expected start {start:%m-%d %H:%M}"
 
 
 def reason_of(job: Job) -> str | None:

@@ -16,6 +16,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
     JobArgument,
     exit_code_of,
+    expected_start,
     note_owner,
     run_named,
     runs_named,
@@ -189,7 +190,7 @@ def follow_run(
 
     def changed(job: Job) -> None:
         if job.status.state is JobState.PENDING:  # else its output tells
-            console.note(f"{name_of(job)} {state_text(job)}")
+            console.note(f"{name_of(job)} {state_text(job)}{expected_start(job)}")
 
     end = _End()
     try:

@@ -20,6 +20,7 @@ from clusterkit.cli.frame.job_args import (
     all_runs,
     colour_of,
     exit_code_of,
+    expected_start,
     note_owner,
     reason_of,
     runs_named,
@@ -28,9 +29,11 @@ from clusterkit.cli.frame.job_args import (
 )
 from clusterkit.cli.jobs.choose import chosen_runs, states_named
 from clusterkit.cli.jobs.wait import UNDER_WAY, show_array, starter_lines
+from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.records import text_of
 from clusterkit.core.text import cut, in_words, limit_in_words, some_of, table
 from clusterkit.core.timing import scaled
 from clusterkit.executors.run import hangs, node_results, runfolder
@@ -357,6 +360,8 @@ def _attempts(job: Job, attempts: Sequence[Results]) -> list[str]:
         if several:
             lines.append(f"  attempt {attempt.attempt + 1} of at most {most}")
         lines += [f"  {'  ' * several}{line}" for line in endings(attempt.nodes)]
+        if why := text_of(files.read_json(job.run.requeued(attempt.attempt)) or {}, "why"):
+            lines.append(f"  {'  ' * several}put back: {node_results.in_a_line(why)}")
     if runs:
         lines.append(f"  attempt {attempts[-1].attempt + 2} of at most {most}: running")
     return lines
@@ -370,8 +375,7 @@ def _times(job: Job, attempts: Sequence[Results]) -> list[str]:
             what = "when it starts" if status.reason else "why, nor when it starts"
             silent = f"; Slurm does not say yet {what}" * job.submission.kind.scheduled
             return [f"  waiting    {took} so far{silent}"]
-        start = f"{_local(status.expected_at):%m-%d %H:%M}"
-        return [f"  waiting    {took} so far; expected start {start}"]
+        return [f"  waiting    {took} so far{expected_start(job)}"]
     if status.started_at is None or took == "-":
         return []
     ran = f"; {'ran' if status.state.final else 'runs'} for {took}"

@@ -18,6 +18,7 @@ from clusterkit.cli.frame.job_args import (
     JOB_HELP,
     JobArgument,
     exit_code_of,
+    expected_start,
     note_owner,
     plain_state,
     runs_named,
@@ -104,7 +105,7 @@ def wait_for_runs(
 
     def changed(job: Job) -> None:
         number = f"{array}/{job.submission.index} " if array else ""
-        console.note(f"{number}{name_of(job)} {state_text(job)}")
+        console.note(f"{number}{name_of(job)} {state_text(job)}{expected_start(job)}")
 
     began = time.monotonic()
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from clusterkit.core import files, processes
 from clusterkit.core.commands import run_command
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.timing import scaled
 from clusterkit.executors.node.failure import read_rank_failure
@@ -192,6 +193,10 @@ class Watch:
         cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
         if not cancelled and may_requeue(self.run, runfolder.read_submission(self.run), self.me):
             ends = "time limit" if self.notice is None else self.notice.text
+            if why is None:
+                with suppress(UserError):
+                    line = f"clusterkit: the job is put back and starts again: {ends}"
+                    files.append_line(self.run.log(self.me.rank), line)
             requeue(self.run, self.me, why or ends, lost=lost)
 
     def _heed_others(self) -> None:

@@ -132,6 +132,9 @@ def _hint(message: str, plan: LaunchPlan) -> str | None:
     if value := _typed(plan, key):
         near = _near_partition(value) if key == "partition" else None
         return f"--set sbatch.{key}={value}: {near or hint.removeprefix('to ')}"
+    value = plan.directives.get(key) or ""
+    if key == "partition" and (near := _near_partition(value)) is not None:
+        return f"`partition: {value}` of cluster {plan.cluster.name}: {near}"
     return (
         f"set `{key}` of cluster {plan.cluster.name}{' ' if hint.startswith('to ') else '; '}{hint}"
     )

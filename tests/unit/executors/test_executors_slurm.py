@@ -469,6 +469,32 @@ def test_a_refused_value_of_a_flag_is_not_sought_in_the_configuration(
     assert (caught.value.hint or "").startswith(hint)
 
 
+def test_a_partition_of_the_configuration_that_is_none_is_told_with_one_that_is_near(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", "echo 'sbatch: error: invalid partition specified: gpuu' >&2; exit 1")
+    fake("sinfo", "echo gpu; echo debug")
+    plan = slurm_plan(tmp_path, directives={"partition": "gpuu"})
+    site = dataclasses.replace(plan.cluster, partition="gpuu")
+    with pytest.raises(RemoteError) as caught:
+        submit(dataclasses.replace(plan, cluster=site))
+    assert caught.value.hint == "`partition: gpuu` of cluster c: did you mean 'gpu'?"
+
+
+def test_gpus_that_the_configuration_asks_for_are_told_as_such() -> None:
+    partition = slurm_limits.parse_partition(PARTITION, SINFO)
+    assert partition is not None
+    plan = make_plan(
+        make_cluster(Path("/x"), kind=ClusterKind.SLURM),
+        nodes=1,
+        directives={"gpus-per-node": "9"},
+    )
+    site = dataclasses.replace(plan.cluster, gpus_per_node=9)
+    (found,) = slurm_limits.problems_of(dataclasses.replace(plan, cluster=site), partition)
+    assert "9 GPUs per node asked for on 1 node, but" in found.message
+    assert found.hint == "--gpus-per-node 8, or `gpus_per_node: 8` of cluster local"
+
+
 def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match="sbatch: command not found") as caught:
         submit(slurm_plan(tmp_path))

@@ -978,6 +978,9 @@ def test_an_attempt_that_runs_since_the_last_one_ended_is_shown(tmp_path: Path) 
     node_results.write_result(run, node(1, 1, "timeout"), attempt=0, n_nodes=2)
     shown = ["  attempt 1 of at most 3", "    n[0-1]  exit 1 (timeout) after 0 s"]
     assert _attempts(running, read_attempts(run)) == [*shown, "  attempt 2 of at most 3: running"]
+    files.write_json(run.requeued(0), {"why": "time limit"})
+    assert "    put back: time limit" in _attempts(running, read_attempts(run))
+    run.requeued(0).unlink()
     over = dataclasses.replace(running, status=JobStatus(state=JobState.TIMEOUT))
     assert _attempts(over, read_attempts(run)) == ["  n[0-1]  exit 1 (timeout) after 0 s"]
 

@@ -150,6 +150,19 @@ def test_a_bundle_goes_into_a_new_folder_only(tmp_path: Path) -> None:
         write_bundle(tmp_path, bundle(n1="20"))
 
 
+@pytest.mark.parametrize(("amd", "said"), [(Verdict.SKIP, True), (Verdict.PASS, False)])
+def test_that_no_node_has_a_driver_is_said(amd: Verdict, said: bool) -> None:
+    """Else `2 nodes usable` reads as if GPUs had been looked at."""
+    checks = (("GPU001", "gpu-driver", Verdict.SKIP), ("GPU023", "gpu-amd", amd))
+    findings = tuple(
+        Finding(id=id_, check=name, verdict=verdict, nodes=("n1", "n2"), summary="")
+        for id_, name, verdict in checks
+    )
+    lines = [line for _, line in report_lines(Report(nodes=("n1", "n2"), findings=findings))]
+    assert lines[-1] == "2 nodes usable"
+    assert ("no node has an NVIDIA driver: what GPUs need was not checked" in lines) == said
+
+
 def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:
     report = evaluate(bundle(n1="20", n2="90", n3="20", n4=ReachProblem.TIMEOUT), [HOT, SAME])
     text = [line for _, line in report_lines(report, width=80)]
