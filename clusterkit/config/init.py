@@ -283,7 +283,8 @@ def starter_text(found: Found, *, folder: Path) -> str:
 def _named(found: Found) -> dict[str, Path]:
     racks: dict[str, Path] = {}
     for rack in found.hostfiles:
-        stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.stem).strip("-_") or "rack"
+        stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.stem).strip("-_")
+        stem = "rack" if stem in {"", "hostfile"} else stem  # a file, and no name of machines
         taken = {*racks, "local", *([found.cluster_name] if found.partitions else [])}
         names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
         racks[next(name for name in names if name not in taken)] = rack

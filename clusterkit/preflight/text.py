@@ -25,8 +25,13 @@ _INDENT = " " * 9
 _EVIDENCE_LINES = 6
 
 
-def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> Iterator[Line]:
-    """Yield the lines of `report`; `verbose` shows what passed or was skipped as well."""
+def report_lines(
+    report: Report, *, width: int = 80, verbose: bool = False, concluded: bool = True
+) -> Iterator[Line]:
+    """Yield the lines of `report`; `verbose` shows what passed or was skipped as well.
+
+    How many nodes are usable is left out where another message says what comes of it.
+    """
     shown = [f for f in report.findings if verbose or f.verdict not in _QUIET]
     for finding in sorted(shown, key=lambda finding: finding.verdict.severity):
         yield from _finding_lines(finding, width, verbose=verbose)
@@ -37,7 +42,9 @@ def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> I
     counts = (f"{number} {name}" for name, number in report.counts().items() if number)
     yield None, f"findings: {', '.join(counts) or 'none'}; {report.seconds:.1f} s"
     yield from _mostly_skipped(report, width)
-    yield from _conclusion(report, width)
+    yield from _not_judged(report, width)
+    if concluded:
+        yield from _conclusion(report)
 
 
 def _mostly_skipped(report: Report, width: int) -> Iterator[Line]:
@@ -81,8 +88,7 @@ def _node_lines(report: Report) -> Iterator[Line]:
         yield verdict, f"{nodes:<{longest}}  {verdict}"
 
 
-def _conclusion(report: Report, width: int) -> Iterator[Line]:
-    usable, unhealthy = len(report.usable), len(report.exclude)
+def _not_judged(report: Report, width: int) -> Iterator[Line]:
     if report.unasked:
         yield None, f"not asked: {hostlist.fold_set(report.unasked)}"
     for finding in report.findings:
@@ -97,6 +103,10 @@ def _conclusion(report: Report, width: int) -> Iterator[Line]:
             yield from ((None, line) for line in wrapped(text, rest="  ", width=width))
     if _has_no_driver(report):
         yield None, "no node has an NVIDIA driver: what GPUs need was not checked"
+
+
+def _conclusion(report: Report) -> Iterator[Line]:
+    usable, unhealthy = len(report.usable), len(report.exclude)
     if not unhealthy and not report.job_cannot_run:
         yield None, f"{_nodes(usable)} usable"
         return

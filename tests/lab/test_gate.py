@@ -148,6 +148,7 @@ def test_a_variable_that_fits_no_node_is_refused(desk: Desk, script: str) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     assert "NCCL003 nccl-interfaces  n[1-3]" in done.stderr
     assert "no node of the 3 asked is left and 2 are needed" in done.stderr
+    assert "is usable" not in done.stderr  # which would say the same again
 
 
 def test_what_slurm_gives_to_nobody_keeps_no_job_out(desk: Desk, script: str) -> None:

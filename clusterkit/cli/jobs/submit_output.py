@@ -56,7 +56,7 @@ def showing_refusal(*, as_json: bool) -> Iterator[None]:
             shown = {"message": problem.message, "hint": problem.hint}
             console.json_document({"error": shown, "preflight": error.report.document()})
         else:
-            show(error.report, say=console.note)
+            show(error.report, concluded=False, say=console.note)  # the error says it
         console.error(str(error))
         raise typer.Exit(EXIT_FINDINGS) from error
 

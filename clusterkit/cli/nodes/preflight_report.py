@@ -20,11 +20,16 @@ _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magent
 
 
 def show(
-    report: Report, *, verbose: bool = False, say: Callable[[str], None] = console.say
+    report: Report,
+    *,
+    verbose: bool = False,
+    concluded: bool = True,
+    say: Callable[[str], None] = console.say,
 ) -> None:
-    """Print a report for people."""
+    """Print a report for people, as `report_lines` has it."""
     width = min(shutil.get_terminal_size().columns, 100)
-    for verdict, line in report_lines(report, width=width, verbose=verbose):
+    lines = report_lines(report, width=width, verbose=verbose, concluded=concluded)
+    for verdict, line in lines:
         if verdict is None:
             say(line)
         else:

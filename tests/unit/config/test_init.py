@@ -154,6 +154,12 @@ def test_hostfiles(tmp_path: Path) -> None:
     assert [host.name for host in settings.cluster("rack").hosts] == ["n1", "n2"]
 
 
+def test_a_cluster_is_not_called_after_a_file_that_is_called_hostfile(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("n1 slots=8\n", encoding="utf-8")
+    _, settings = _started(tmp_path, {})
+    assert set(settings.clusters) == {"local", "rack"}
+
+
 def test_nothing_found(tmp_path: Path) -> None:
     text, settings = _started(tmp_path, {})
     assert settings.cluster().name == "local"
