@@ -471,7 +471,7 @@ def _spoken(lines: Iterable[str]) -> Iterator[str]:
     source = False
     for line in lines:
         frame = FRAME_AT.match(line) is not None
-        if not (frame or source or _OF_PLACE.match(line)):
+        if not (frame or source or _OF_PLACE.match(line) or line.endswith(TRACEBACK)):
             yield _said(line)
         source = frame
 

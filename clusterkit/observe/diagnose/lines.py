@@ -42,6 +42,8 @@ _PREFIXES = tuple(
         rf"\[\d+,(?P<rank>\d{{1,6}})\](?:<std(?:out|err)>)?:{_SPACE}",  # mpirun --tag-output
         rf"\[(?P<rank>\d{{1,6}})\](?:<std(?:out|err)>)?:{_SPACE}",  # horovodrun
         r"\[(?P<rank>\d{1,6})\](?: (?=\S)|(?=PETSC ERROR:))",
+        # Determined
+        r"(?:<\w*> +)?\[[^\[\]]{8,40}\] [\w.-]{1,63} \[rank=(?P<rank>\d{1,6})\] \|\| ?",
         rf" {{0,5}}(?P<rank>\d{{1,6}}): {_NOT_TENSORS}",  # srun --label
         rf"(?P<node>(?:\d{{1,3}}\.){{3}}\d{{1,3}}) \[(?P<rank>\d{{1,6}})\]{_SPACE}",  # torch_xla
         r"\[node-\d{1,6} (?P<node>[\w.:-]{1,63})\] ",  # clusterkit logs, where it knows the host
@@ -149,6 +151,7 @@ def rank_in(text: str) -> int | None:
     return int(text) if _RANK.fullmatch(text) else None
 
 
+_TIME = f"{_CLOCK} "
 _MOST_LEARNT = 8
 _LONGEST_LEARNT = 100
 _HARMLESS = re.compile(r"(?i)warn|debug|retry|ignor")
@@ -165,8 +168,8 @@ class Learnt:
         """Take a time for a prefix where a tool put one before each line of a log's beginning."""
         lines = filter(None, map(clean, head.splitlines()))
         if _DATED.match(next(lines, "")) and all(map(_DATED.match, lines)):
-            self._shapes[f"{_CLOCK} "] = None
-            self.pattern = re.compile(f"{_CLOCK} ")
+            self._shapes[_TIME] = None
+            self.pattern = re.compile(_TIME)
 
     def learn(self, text: str) -> None:
         """Take what is before a traceback's head for a prefix; its numbers differ by line."""
@@ -176,7 +179,8 @@ class Learnt:
             return
         if len(self._shapes) < _MOST_LEARNT and shape not in self._shapes:
             self._shapes[shape] = None
-            self.pattern = re.compile("|".join(sorted(self._shapes, reverse=True)))
+            shapes = sorted(self._shapes, key=lambda one: (one != _TIME, one), reverse=True)
+            self.pattern = re.compile("|".join(shapes))
 
 
 def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:

@@ -258,12 +258,13 @@ class Rule:
 _OF_NOTHING = re.compile(r"; [^;:]{1,60}:$")
 _RULE = TypeAdapter(Rule)
 ENGINE_FIELDS = frozenset(
-    {"node", "rank", "job", "values", "place", "look", "then", "above", "below", "frame"}
+    {"node", "rank", "job", "values", "place", "look", "then", "above", "below", "frame", "reason"}
 )
 """Fields that the engine knows itself; `values`: what differs, of `compare: differs`; `place`:
 where in the script it was raised, and `look`: what to look at there; `then`, of rules up to
 GENERIC: what exception that led to; `above`, `below`: what is said just above, and just below a
-line that tells no `message`; `frame`, of rules with `ends`: the last of a traceback."""
+line that tells no `message`; `frame`, of rules with `ends`: the last of a traceback, and
+`reason`: the error that is told just above it."""
 
 
 def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:

@@ -158,11 +158,11 @@ class Scanner:
                 return
         wanted = [rule for rule in seen.rules if rule is not None]
         rules = _matching(wanted, line.text)
-        learnt = finds.learnt.pattern if all(rule.closing for rule in rules) else None
-        if learnt is not None:
+        if (learnt := finds.learnt.pattern) is not None:
             bare = read_line(raw, learnt)
-            found = _matching(wanted, bare.text)
-            line, rules, learnt = (bare, found, learnt) if found else (line, rules, None)
+            found = _matching(wanted, bare.text) if bare.text != line.text else []
+            better = found and (not rules or found[0].priority >= rules[0].priority)
+            line, rules, learnt = (bare, found, learnt) if better else (line, rules, None)
         often = alike.often(number) and all(rule.closing for rule in rules)
         if rules and (often or finds.ignores(line, offset, learnt)):
             alike.ignored += 1

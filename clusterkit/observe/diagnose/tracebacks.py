@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from clusterkit.observe.diagnose.evidence import FRAME_AT, LIBRARY
+from clusterkit.observe.diagnose.evidence import FRAME_AT, LIBRARY, lines_before
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import read_line
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
 from clusterkit.observe.diagnose.rules import Rule
 
+_REASON = re.compile(r"\b(?i:error|failed|exception|fatal)\b.{0,80}?: +\S")
 Ended = tuple[Rule, Hit, Mapping[str, str]]
 
 
@@ -27,7 +29,8 @@ def unknown_ends(rules: Mapping[str, Rule], scanned: Scanned) -> Iterator[Ended]
             found = (pattern.search(end.text) for pattern in rules[name].ends)
             match = next(filter(None, found), None)
             if match is not None:
-                yield rules[name], end if end.text else head, {**match.groupdict(), **_last(inside)}
+                told = {**match.groupdict(), **_last(inside), **({} if end.text else _above(head))}
+                yield rules[name], end if end.text else head, told
                 break
 
 
@@ -60,6 +63,12 @@ def _known(rules: Mapping[str, Rule], scanned: Scanned, end: Hit) -> bool:
         return True
     sure = [rule for rule in rules.values() if (rule.by_line or rule.generic) and not rule.closing]
     return any(rule.match(end.text) or rule.excuses(end.text) for rule in sure)
+
+
+def _above(head: Hit) -> Mapping[str, str]:
+    """Return what stands just above a traceback, where that tells of an error and its message."""
+    said = next(iter(lines_before(head, 1)), "")
+    return {"reason": f"; above it stands: {said.strip()}"} if _REASON.search(said) else {}
 
 
 def _last(inside: tuple[str, ...]) -> Mapping[str, str]:

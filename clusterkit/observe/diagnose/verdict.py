@@ -85,6 +85,8 @@ _LIMIT = "time-limit"
 _MISMATCHES = frozenset({"collective-calls", "collective-mismatch", "collective-mismatch-timeout"})
 _OF_SPARK = "spark-stage-failed"
 _SLURM_REPORT = "slurm-report"
+_TASKS = re.compile(r": tasks \S{1,200}: Exited with exit code")
+"""By which srun tells of several that ended by themselves."""
 _OF_SLURM = ("slurmstepd: ", "srun: ")
 _WAITING = frozenset({"collective-rank-missing", "horovod-stalled", "monitored-barrier"})
 """Rules that name a rank for which others wait."""
@@ -265,11 +267,13 @@ def _recognized(root: Event, rules: Iterable[Rule]) -> Event:
 
     Scripts catch what ends them, and print it without its class: `Training failed: CUDA out of`.
     """
-    word = _PASSES_ON.search(root.hit.text) if root.rule.closing and root.hit.line else None
-    if word is None or root.rule.priority > _GENERAL:
+    general = root.rule.closing and root.hit.line and root.rule.priority <= _GENERAL
+    said = root.hit.text if general else root.groups.get("reason", "")
+    word = _PASSES_ON.search(said)
+    if word is None:
         return root
-    ends = _SAYS.finditer(root.hit.text, word.start(), word.end() + _SAYS_WITHIN)
-    messages = [root.hit.text[end.end() :] for end in ends]
+    ends = _SAYS.finditer(said, word.start(), word.end() + _SAYS_WITHIN)
+    messages = [said[end.end() :] for end in ends]
     causes = [one for one in rules if one.role is Role.CAUSE and one.by_line and not one.generic]
     for message, kind in product(messages, (*_CLASSES, _NO_MODULE[1])):
         if kind == _NO_MODULE[1] and not message.startswith(_NO_MODULE[0]):
@@ -384,6 +388,8 @@ def _told_by_reports(events: Sequence[Event]) -> Place | None:
     rules = {event.rule.id for event in events}
     counts = _NAMING - {_SLURM_REPORT} if rules & _COUNTING_OWN else _NAMING
     naming = [event for event in events if event.rule.id in counts]
+    if any(_TASKS.search(event.hit.text) for event in naming):
+        return None
     named = {(event.rank, event.groups.get("local", "")) for event in naming} - {(None, "")}
     if len(named) != 1:
         return None

@@ -226,7 +226,7 @@ PMIX = "It looks like pmix_init failed for some reason; your parallel process is
             "run",
         ),
         ("OSError: Cannot save file into a non-existent directory: 'out'", "folder-missing", "out"),
-        ("sbatch: fatal: Unable to process configuration file", "slurm-step-failed", "config"),
+        ("sbatch: fatal: Unable to process configuration file", "slurm-config-missing", "config"),
         ("/bin/sh: 1: ./a.out: Text file busy\nmake: *** [all] Error 1", "error-line", "busy"),
         (f"{QP}MPIDI_OFI_mpi_init_hook(9):\n", "mpi-library-setup", QP[14:-1]),
         (f"Host: n2\nFramework: psec\nComponent: lock\n\n{PMIX}", "mpi-not-started", "lock"),

@@ -220,3 +220,68 @@ def test_the_signal_that_ended_ray_goes_before_what_its_autoscaler_says_of_it(sa
     found = cause(say(text))
     assert found.rule == "terminated"
     assert "signal 15" in found.title
+
+
+def test_the_prefix_of_a_launcher_is_read_before_the_error_of_a_rank(say: Say) -> None:
+    at = "<>        [2026-11-22 13:59:12] 1d0c4711 [rank=3] || "
+    found = cause(say(f"{at}step 7\n{at}app.errors.DataLossError: record 12 was cut off\n"))
+    assert found.rank == 3
+    assert "record 12 was cut off" in found.title + found.says
+
+
+def test_a_thread_is_told_with_its_exception(say: Say) -> None:
+    found = cause(
+        say(f"Exception in thread Thread-3 (fill):\n{TRACE}    go()\nValueError: no row 7\n")
+    )
+    assert found.rule == "thread-exception"
+    assert "ValueError: no row 7" in found.title
+
+
+def test_the_reason_above_a_traceback_that_was_cut_off_is_told(say: Say) -> None:
+    at = "2026-11-22 13:59:12 - [ERROR] - "
+    found = cause(say(f"{at}An error occurred: the moon is full\n{at}{TRACE}"))
+    assert found.rule == "traceback-cut"
+    assert "the moon is full" in found.title
+    said = "World size 6 must be divisible by the tensor parallel size 4"
+    assert cause(say(f"{at}An error occurred: {said}\n{at}{TRACE}")).rule == "parallel-sizes"
+
+
+def test_the_way_to_a_disk_that_is_full_is_told(say: Say) -> None:
+    at = "2026-11-22 13:59:12.977 [7/train (pid 4711)] "
+    save = '  File "/env/lib/python3.11/site-packages/torch/serialization.py", line 9, in save\n'
+    error = "OSError: [Errno 28] No space left on device\n"
+    text = f"ERROR main failed\n{TRACE}    torch.save()\n{save}    write()\n{error}"
+    found = cause(say("".join(f"{at}{line}\n" for line in text.splitlines())))
+    assert found.rule == "disk-full"
+    assert "as a checkpoint was read or written" in found.says
+
+
+def test_shared_memory_that_is_refused_is_told_apart_from_a_full_one(say: Say) -> None:
+    at = "n1:27106:27302 [0] include/shm.h:27 NCCL WARN "
+    found = cause(
+        say(
+            f"{at}Call to shm_open failed : Permission denied\n"
+            f"{at}Error while creating shared memory segment nccl-shm-recv-b7 (size 4711)\n"
+        )
+    )
+    assert found.title.endswith("could not be made: Permission denied")
+    assert "drwxrwxrwt" in found.do
+    log = f"INFO: Pandarallel will use Memory file system to transfer data\n{TRACE}    dump()\n"
+    found = cause(say(f"{log}OSError: [Errno 28] No space left on device\n"))
+    assert found.rule == "shared-memory-lock"
+
+
+def test_of_several_tasks_that_failed_none_is_blamed(say: Say) -> None:
+    srun = "srun: error: n2: task"
+    log = f"{srun}s 2-5: Exited with exit code 1\n{srun} 6: Exited with exit code 1\n"
+    found = cause(say(f"RuntimeError: NCCL error in: NCCLUtils.hpp:82, invalid argument\n{log}"))
+    assert found.title.endswith("invalid argument")
+    assert found.rank is None
+
+
+def test_the_sizes_of_a_checkpoint_are_known_without_the_head_of_the_message(say: Say) -> None:
+    size = (
+        "        size mismatch for layers.1.bias: copying a param with shape torch.Size([{}]) from"
+    )
+    log = f"{size.format(512)} checkpoint, the shape in current model is torch.Size([256]).\n"
+    assert cause(say(f"[rank1]: {log}")).rule == "checkpoint-mismatch"

@@ -37,7 +37,7 @@ def test_a_log_that_ends_in_a_traceback_says_where_the_code_was(say: Say) -> Non
         assert found.cause.title.endswith(
             "the last frame is /env/site-packages/shelf/reader.py:41, called at /home/u/fit.py:7"
         )
-        assert "what it was is not told" in found.cause.says
+        assert "the line that names it is missing" in found.cause.says
     assert told(say(STEPS + HEAD)) == ("traceback-cut", 10, None)
 
 
