@@ -106,6 +106,8 @@ _TWICE = re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception))"
     r"(?P=kind): : (?P<said>.+)"
 )
+_FRAME = re.compile(r'File "[^"]{1,400}", line \d{1,7}, in \S')
+"""A frame of Python whose two spaces were lost as a log was copied, or put through a logger."""
 _SEE_ABOVE = " (see above for traceback):"
 _OF_AGENT = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: ")
 _RANK_INSIDE = re.compile(r"\[(?:PG [^][]{0,80}|[Rr]ank (\d{1,6}))\]")
@@ -215,7 +217,7 @@ def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:
         rank = None  # of the node, in whichever task's output srun put it
     before = rank
     node, rank = _named_inside(text, node, rank)
-    text = _once(text)
+    text = _once(f"  {text}" if _FRAME.match(text) else text)
     return Line(text=text, node=node, rank=rank, before=before, bare=bare, stamp=stamp, local=local)
 
 

@@ -285,3 +285,21 @@ def test_the_sizes_of_a_checkpoint_are_known_without_the_head_of_the_message(say
     )
     log = f"{size.format(512)} checkpoint, the shape in current model is torch.Size([256]).\n"
     assert cause(say(f"[rank1]: {log}")).rule == "checkpoint-mismatch"
+
+
+def test_an_entry_that_a_checkpoint_lacks_is_told_also_where_frames_lost_their_spaces(
+    say: Say,
+) -> None:
+    load = TRACE + '    optimizer.load_state_dict(saved["optim"])\n'
+    for log in (load, load.replace('  File "', 'File "')):
+        found = cause(say(f"{log}KeyError: 'optim'\n"))
+        assert found.rule == "checkpoint-key"
+        assert "'optim'" in found.title
+        assert "/home/ada/train.py:12" in found.says
+    assert cause(say(f"{TRACE}    rows['optim']\nKeyError: 'optim'\n")).rule != "checkpoint-key"
+
+
+def test_what_a_check_refused_is_not_told_as_a_setting(say: Say) -> None:
+    found = cause(say(f"{TRACE}    check(x)\nValueError: rows must be an array of numbers\n"))
+    assert found.rule == "setting-refused"
+    assert "setting" not in found.title
