@@ -451,9 +451,8 @@ def test_how_often_a_plain_command_starts_on_a_node_is_shown(
 def test_a_dry_run_shows_what_is_asked_for_before_the_script(desk: Path) -> None:
     words = [*TORCHRUN, "--nodes", "2", "--gpus-per-node", "4", "--time", "20", "train.py"]
     command = [sys.executable, "-m", "clusterkit", "submit", "--dry-run", "-c", "a100", *words]
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(command, cwd=desk, text=True, check=True, **both)
-    summary, _, script = done.stdout.partition("#!/bin/bash")
+    shown = subprocess.check_output(command, cwd=desk, text=True, stderr=subprocess.STDOUT)
+    summary, _, script = shown.partition("#!/bin/bash")
     assert "  asks for    2 nodes, 8 GPUs, partition " in summary
     assert ", time limit 20 min\n" in summary
     assert "  would run   sbatch job.sbatch, in " in summary
