@@ -9,18 +9,17 @@ from dataclasses import dataclass
 
 from clusterkit.core.errors import did_you_mean
 from clusterkit.core.model import OnHang
-from clusterkit.core.patterns import late
 
 FORMS = "mail ADDRESS, slack NAME, webhook NAME, or run COMMAND"
 FORMS_OF_HANG = f"{', '.join(OnHang)}; beside it or alone, {FORMS}"
-_NAME = late(r"[A-Za-z_][A-Za-z0-9_]*|(?:/|~/)[!-~]+", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|(?:/|~/)[!-~]+", re.ASCII)
 """A variable, or a file, that holds an address which is a secret."""
-_URL = late(r"https?://[A-Za-z0-9._:\[\]-]+(?:[/?][!-~]*)?", re.ASCII)
+_URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(?:[/?][!-~]*)?", re.ASCII)
 """With no password before the host: that would be a secret."""
-_HOST = late(r"https?://[^/?]*")
-_MAIL = late(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:@[A-Za-z0-9.-]+)?", re.ASCII)
-_QUOTED = late(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
-_OF_SHELL = late(r"\|\|?|&&|(?<!\S)&|&(?!\S)|;|[0-9]?[<>]+(?:&[0-9])?")
+_HOST = re.compile(r"https?://[^/?]*")
+_MAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:@[A-Za-z0-9.-]+)?", re.ASCII)
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
+_OF_SHELL = re.compile(r"\|\|?|&&|(?<!\S)&|&(?!\S)|;|[0-9]?[<>]+(?:&[0-9])?")
 """What no word holds that is for a shell without quotes; of `&`, an address does (`?a=1&b=2`)."""
 _LONGEST = 4096
 

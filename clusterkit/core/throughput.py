@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from clusterkit.core.patterns import late
 from clusterkit.core.text import ESCAPES
 
 LINE = "step 60 samples/s 431.2"
@@ -77,25 +76,25 @@ _NOUN = (
 )
 """Valid tokens are those of a batch that are no padding."""
 _NOUN_PER_S = rf"{_NOUN}(?P<slot>{_SLOT})?{_PER_S}(?P<each>{_SLOT})?"
-_STEP = late(
+_STEP = re.compile(
     r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b['\"]?\s*+(?:[:=]\s*+)?['\"]?(\d{1,18})(?!\d)",
     re.IGNORECASE,
 )
 """Of a dict or JSON as well: `{'step': 60, ...}`."""
-_STEP_WORD = late(r"(?i)step|iter|\d/\d|/--")
+_STEP_WORD = re.compile(r"(?i)step|iter|\d/\d|/--")
 _EVALUATION = (
     r"(?<![\w./-])(?:validat[a-z]+|valid|val|eval(?:uat[a-z]+)?"
     r"|test(?:ed|ing)?|predict(?:ed|ing|ion)?|sanity)(?![^\W_])"
 )
 """No part of a host's name: `gpu-test: `."""
-_EVALUATED = late(
+_EVALUATED = re.compile(
     rf"{_EVALUATION}[\W_]{{0,4}}(?:(?:global_?)?(?:step|iter|iteration|batch)(?![A-Za-z])"
     r"|(?:(?:throughput|speed|rate|time|dt|tps)[\W_]{1,4})?\Z)",
     re.IGNORECASE,
 )
-_BEGINS_EVALUATION = late(rf"[\W_]{{0,4}}{_EVALUATION}(?![\w=/-]|\.\w)", re.IGNORECASE)
+_BEGINS_EVALUATION = re.compile(rf"[\W_]{{0,4}}{_EVALUATION}(?![\w=/-]|\.\w)", re.IGNORECASE)
 """But `val_loss 0.3` is a figure, which a line of the training may begin with as well."""
-_PREFIX = late(
+_PREFIX = re.compile(
     r"\s+|[-|:]\s|epoch\s\d{1,9}(?:/\d{1,9})?[:,]\s|\[(?!\s*(?:step|iter|epoch|\d+/))[^\]]*\]:?"
     r"|\d{4}[-/]\d\d[-/]\d\d(?:T[\d:.,+Z-]+)?|\d\d:\d\d:\d\d[\d.,]*"
     r"|[IWEF]\d{4} [\d:.]+ +\d+ \S+\]"
@@ -144,7 +143,7 @@ def _made(
 
 
 # transformers/trainer_utils.py, speed_metrics: once, at the end; newer versions print texts
-_TRAINER = late(r"'?train_(samples|tokens|steps)_per_second'?\s*[:=]\s*'?" + _NUMBER)
+_TRAINER = re.compile(r"'?train_(samples|tokens|steps)_per_second'?\s*[:=]\s*'?" + _NUMBER)
 
 
 def _trainer(line: str) -> Throughput | None:
@@ -157,7 +156,7 @@ def _trainer(line: str) -> Throughput | None:
 
 
 # deepspeed/utils/timer.py, ThroughputTimer.stop; older versions print `SamplesPerSec=` alone
-_DEEPSPEED = late(r"\b(?P<kind>Curr|RunningAvg|)SamplesPerSec=" + _NUMBER)
+_DEEPSPEED = re.compile(r"\b(?P<kind>Curr|RunningAvg|)SamplesPerSec=" + _NUMBER)
 
 
 def _deepspeed(line: str) -> Throughput | None:
@@ -170,8 +169,8 @@ def _deepspeed(line: str) -> Throughput | None:
 
 
 # megatron/training/training.py, training_log
-_MEGATRON = late(r"elapsed time per iteration \(ms\):\s*" + _NUMBER)
-_GLOBAL_BATCH = late(r"global batch size:\s*(\d{1,18})(?!\d)")
+_MEGATRON = re.compile(r"elapsed time per iteration \(ms\):\s*" + _NUMBER)
+_GLOBAL_BATCH = re.compile(r"global batch size:\s*(\d{1,18})(?!\d)")
 
 
 def _megatron(line: str) -> Throughput | None:
@@ -187,15 +186,15 @@ def _megatron(line: str) -> Throughput | None:
     return _made(rate, "samples" if samples else "steps", line, at=elapsed.start())
 
 
-_NAMED = late(rf"{_NOUN_PER_S}['\"]?[\s:=]+{_SCALED}(?!\s*%)", re.IGNORECASE)
+_NAMED = re.compile(rf"{_NOUN_PER_S}['\"]?[\s:=]+{_SCALED}(?!\s*%)", re.IGNORECASE)
 _VALUE = r"['\"]?\s*[:=]|\s+[-+~]?(?:\d(?![\d.]*\s*%)|(?:inf|infinity|nan|none|n/a)\b)"
-_NAMED_BEHIND = late(
+_NAMED_BEHIND = re.compile(
     r"(?P<other>(?:step|iter|iteration|epoch|batch|rank|loss|lr|norm|acc|accuracy)s?[\s:=#]*[-+]?)?"
     rf"(?<![\w./]){_SCALED}(?<!,)\s*{_NOUN_PER_S}(?!\w|\s*/\s*[a-z]|\s*\(?per\b|{_VALUE})",
     re.IGNORECASE,
 )
 """With `other`, the number is that of a step or loss, and the rate is what follows or nothing."""
-_BAR = late(r"\[[\d:]+[<,]")
+_BAR = re.compile(r"\[[\d:]+[<,]")
 """Of a progress bar in samples: data sets print those while they prepare data."""
 
 
@@ -218,7 +217,7 @@ def _of_slot(match: re.Match[str]) -> bool:
 
 
 # torchtitan/components/metrics.py: "tps" are tokens per second and device
-_TITAN = late(r"\bstep:\s*\d+\b.*\btps:\s*" + _NUMBER)
+_TITAN = re.compile(r"\bstep:\s*\d+\b.*\btps:\s*" + _NUMBER)
 
 
 def _titan(line: str) -> Throughput | None:
@@ -229,7 +228,7 @@ def _titan(line: str) -> Throughput | None:
 
 
 # nanoGPT: "iter 10: loss 2.5, time 123.45ms, mfu 12.3%"; others: "dt: 123.4ms", "98 ms/iter"
-_MS = late(
+_MS = re.compile(
     r"^(?>.*?\b(?:iter|step)[\s:=]*\d+\b).*?"
     rf"(?:(?:\btime|\bdt|step_avg)[\s:=]*(?P<ms>{_DECIMAL})\s*ms\b"
     rf"|\b(?P<each>{_DECIMAL})\s*ms/(?:iter|it|step)\b)",
@@ -248,9 +247,9 @@ def _milliseconds(line: str) -> Throughput | None:
 
 
 # tqdm's bars, as the Trainer and Lightning draw them, and Lightning's own by rich
-_TQDM = late(rf"(?P<n>{_DECIMAL})(?P<how>it/s|s/it)\b")
-_PLACE = late(r"(?<!\d)(?P<step>\d{1,18})/(?:\d+|\?|--)\s")
-_NO_TRAINING = late(
+_TQDM = re.compile(rf"(?P<n>{_DECIMAL})(?P<how>it/s|s/it)\b")
+_PLACE = re.compile(r"(?<!\d)(?P<step>\d{1,18})/(?:\d+|\?|--)\s")
+_NO_TRAINING = re.compile(
     r"(?i)\b(valid|test|predict|sanity|eval|load|download|generat|map|filter|token|sav|fetch|"
     r"shard|cach|compil)"
 )

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterkit.core import files, reading
-from clusterkit.core.patterns import late
 from clusterkit.core.records import object_of, text_of, texts_of
 from clusterkit.executors.run.runfolder import PREFLIGHT, RunFolder, listed, read_submission
 
@@ -20,16 +19,16 @@ HEAD, _TAIL = 1 << 22, 1 << 20
 """Bytes of the log that are read: NCCL starts before the training does, or was started again."""
 _RESTART = "--- clusterkit: restart "
 _MARK = "NCCL INFO "
-_USING = late(
+_USING = re.compile(
     r"NCCL INFO (?:Using network|Assigned NET plugin) ([\w. -]{1,64}?)(?: to comm)?\s*$",
     re.MULTILINE,
 )
-_CHANNEL = late(r"NCCL INFO [^\n]{1,120} via NET/[\w. -]{1,64}/\d+[^\n/]{0,16}(/GDRDMA)?")
-_NO_DEVICE = late(r"NCCL INFO NET/IB ?: No device found")
-_NO_PLUGIN = late(
+_CHANNEL = re.compile(r"NCCL INFO [^\n]{1,120} via NET/[\w. -]{1,64}/\d+[^\n/]{0,16}(/GDRDMA)?")
+_NO_DEVICE = re.compile(r"NCCL INFO NET/IB ?: No device found")
+_NO_PLUGIN = re.compile(
     r"NCCL INFO NET/Plugin ?: (?:No plugin found|Could not find|Plugin load [^\n]{0,200}returned 2)"
 )
-_HOST = late(r"(?<![\w.-])([\w.-]{1,253}+):\d+:\d+ \[\d+\] $")
+_HOST = re.compile(r"(?<![\w.-])([\w.-]{1,253}+):\d+:\d+ \[\d+\] $")
 _TCP = "socket"
 _SWITCHES = (("NCCL_NET", _TCP), ("NCCL_NET_PLUGIN", "none"), ("NCCL_IB_DISABLE", "1"))
 _LOOK = "; clusterkit preflight --select nccl,ib tells why"

@@ -16,7 +16,6 @@ from clusterkit.core.commands import MISSING, TIMED_OUT, run_command
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold
-from clusterkit.core.patterns import late
 from clusterkit.transport.base import Reply, Transport
 from clusterkit.transport.probe import (
     Output,
@@ -30,12 +29,12 @@ from clusterkit.transport.probe import (
 from clusterkit.transport.script import Compound
 
 STRANGER = "Slurm knows no node of this name"
-_START = late(r"^NodeName=(\S+)", re.MULTILINE)
-_FIELD = late(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
-_ONE_LINE_REASON = late(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
-_OWN_LINE_REASON = late(r"^\s+Reason=(.*)$", re.MULTILINE)
-_SIGNED = late(r"(.*)\[([^\[\]@]*)@([^\[\]]*)\]")
-_GRES = late(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
+_START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
+_ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
+_OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
+_SIGNED = re.compile(r"(.*)\[([^\[\]@]*)@([^\[\]]*)\]")
+_GRES = re.compile(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
 
 
 def _states(*groups: str) -> dict[str, str]:
@@ -62,13 +61,13 @@ _BUSY = frozenset({"ALLOCATED", "COMPLETING"})
 _DENIED = "Access/permission denied"
 """ESLURM_ACCESS_DENIED."""
 
-_NO_SLURM = late(
+_NO_SLURM = re.compile(
     r"unable to contact slurm controller|establish a configuration source|DNS SRV lookup failed"
     r"|authentication (error|failure)|munge|zero bytes were transmitted",
     re.IGNORECASE,
 )
 """Words of a Slurm that does not answer: they say nothing of any node."""
-_REQUEST_REFUSED = late(
+_REQUEST_REFUSED = re.compile(
     r"invalid (partition|account|qos|wckey)|unable to confirm allocation|unrecognized option"
     r"|violates accounting/QOS policy",
     re.IGNORECASE,

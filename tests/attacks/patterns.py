@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from clusterkit.core.patterns import Late
 from clusterkit.observe.diagnose.rules import own_rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +19,6 @@ _USES = {
     **dict.fromkeys(("finditer", "findall", "split", "sub", "subn"), "finditer"),
 }
 TABLES = {
-    "clusterkit/core/patterns.py": (),
     "clusterkit/core/bounds.py": (),
     "clusterkit/core/records.py": (),
     "clusterkit/preflight/env_lint/sources.py": (),
@@ -158,8 +156,6 @@ def _loops(tree: ast.Module, known: Container[str]) -> Iterator[tuple[str, list[
 def _patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
     if isinstance(value, re.Pattern):
         yield value
-    elif isinstance(value, Late):
-        yield value.compiled()
     elif isinstance(value, Mapping):
         for item in (*value, *value.values()):
             yield from _patterns_in(item)

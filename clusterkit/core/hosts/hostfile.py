@@ -23,15 +23,14 @@ from clusterkit.core.errors import Position, Problem, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostlist import MAX_NAME_LENGTH
 from clusterkit.core.model import Host
-from clusterkit.core.patterns import late
 
 MAX_SLOTS = 65_536
 """Most slots that one host may have; a larger number is a slip of the keyboard."""
 
-_NAME = late(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_LENGTH - 1}}}")
-_USER = late(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_IPV4 = late(r"[0-9]+(?:\.[0-9]+){3}")
-_IPV6 = late(r"[0-9A-Fa-f:.]+")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_LENGTH - 1}}}")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_IPV4 = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+")
 
 
 class Format(StrEnum):
@@ -153,10 +152,10 @@ class Contents:
     problems: list[Problem] = field(default_factory=list)
 
 
-_COMMENT = late(r"#[^\n]*|//[^\n]*|/\*.*?\*/|(/\*.*)", re.DOTALL)
-_HOST = late(r"[^\s=]+(?!\s*=)")
-_WORD = late(r"([^\s=]+)(\s*)=(\s*)([^\s=]*)|(\S+)")
-_NUMBER = late(r"([0-9]{1,9})(.*)", re.DOTALL)
+_COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/|(/\*.*)", re.DOTALL)
+_HOST = re.compile(r"[^\s=]+(?!\s*=)")
+_WORD = re.compile(r"([^\s=]+)(\s*)=(\s*)([^\s=]*)|(\S+)")
+_NUMBER = re.compile(r"([0-9]{1,9})(.*)", re.DOTALL)
 
 KEYS: Mapping[str, tuple[str, Mark]] = {
     row["key"]: (row["field"], Mark[row["mark"]]) for row in read_table(__file__, "keys.tsv")

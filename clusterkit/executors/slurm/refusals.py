@@ -13,7 +13,6 @@ from clusterkit.core.commands import TIMED_OUT, Answer, run_command
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import did_you_mean
 from clusterkit.core.model import LaunchPlan
-from clusterkit.core.patterns import late
 from clusterkit.executors.base import RefusalError
 from clusterkit.launch.sbatch_options import OURS
 
@@ -25,7 +24,7 @@ _NO_HINT = (None, "", "")
 _SINFO_S = 5.0
 _FAILED = "Batch job submission failed:"
 """What the real sbatch says last, of every request that it has made (sbatch.c)."""
-_UNPROVEN = late(
+_UNPROVEN = re.compile(
     r"timed out|unable to contact|zero bytes|zero length|unexpected m"
     r"|(send|receive|connect\w{0,9}|shutdown) failure"
     r"|insane message|header lengths|entire message|incompatible versions"
