@@ -235,9 +235,9 @@ FAILURES = {
         "dist.destroy_process_group()\n"),
     ),
     "uneven-horovod": Failure(
-        rule="horovod-report",
+        rule="rank-left-early",
         framework="horovod",
-        rank=0,
+        rank=1,
         script="import torch\nimport horovod.torch as hvd\nhvd.init()\nprint('on')\n"
         "for _ in range(3 - hvd.rank()):\n    hvd.allreduce(torch.ones(3))\n",
     ),

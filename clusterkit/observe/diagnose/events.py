@@ -447,12 +447,13 @@ def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | No
         return None
     hit.rules = (rule.id,)
     groups = {**near, **_groups(rule, fact.text, {})}
+    rank = rank_in(groups.get("rank", ""))
     return Event(
         rule=rule,
         groups=groups,
         hit=hit,
-        node=fact.node,
-        rank=fact.rank,
+        node=groups.get("node") or fact.node,
+        rank=fact.rank if rank is None else rank,
         time=fact.time,
         timed=fact.time is not None,
     )

@@ -12,7 +12,7 @@ tests (tests/lab/test_diagnose.py), one for each way by which the word of a fail
 | tensor, rendezvous, interface | torch | its messages, on each rank | recorded |
 | collective, unused, uneven | torch | its messages, on each rank | recorded |
 | deepspeed | DeepSpeed | its messages, and its launcher | recorded |
-| uneven-horovod | Horovod | its report | recorded |
+| uneven-horovod | a rank that is through | clusterkit's worker on the node | recorded |
 | cancel | `clusterkit cancel` | the scheduler | live |
 | preempted | a more urgent job | the scheduler | live |
 | killed-rank | a signal | torchrun | live |

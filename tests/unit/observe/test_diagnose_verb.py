@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,7 @@ def test_of_ranks_whose_peer_left_early_that_one_is_told(tmp_path: Path) -> None
     run.log(0).write_text(f"step 6\n[rank0]: {lost}\n")
     said = told(run.path).stdout
     assert said.startswith("what   rank 3 ended before the others, with exit code 0")
+    assert re.search(r"^where  n2", said, re.MULTILINE)
     assert "rank 0: the connection to another rank was lost" in said
     # But what a rank has raised by itself has ended the job.
     run.log(0).write_text("step 6\n[rank0]: ValueError: bad lr\n")
