@@ -185,8 +185,14 @@ def _called(word: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
         exact
         or _by_job_id(word, runs)
         or [run for run in runs if word == run.key]
+        or [run for run in runs if word == _name_of(run)]
         or [run for run in runs if run.run_id.startswith(word)]
     )
+
+
+def _name_of(run: RunFolder) -> str:
+    """Return the name of a job without the time and the key behind it."""
+    return run.run_id.rsplit("-", 3)[0]
 
 
 def _of_array(array: str, roots: Sequence[Path]) -> dict[int, RunFolder]:
@@ -264,7 +270,7 @@ def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoS
             hint="of a job whose runs are kept elsewhere, name the run folder",
         )
     # Of a run such as lr-20261130-081642-667cf1 people know `lr`.
-    known = [LATEST, *(name for run in runs for name in (run.run_id, run.run_id.rsplit("-", 3)[0]))]
+    known = [LATEST, *(name for run in runs for name in (run.run_id, _name_of(run)))]
     ids = [job_id for run in runs if (job_id := job_id_in(run))]
     return NoSuchJobError(
         f"no job {word!r}",

@@ -61,8 +61,10 @@ def log_blocks(
     def output(first: JobDiagnosis) -> Iterator[str]:
         cause = first.diagnosis.cause
         yield from labelled("what", cause.title if cause else state_text(first.job))
-        lines = "".join(read_logs(first.job.run, tail=_tail(tail))).splitlines()
-        for line in lines or last_words(first.job):
+        if tail is None and (lines := last_words(first.job)):  # without a launcher's report
+            yield from lines
+            return
+        for line in "".join(read_logs(first.job.run, tail=_tail(tail))).splitlines():
             yield from rows(line, 1)
 
     return _blocks("logs", array, jobs, causes, output)

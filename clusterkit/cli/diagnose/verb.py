@@ -107,7 +107,8 @@ def _is_job(argument: str) -> bool:
     try:
         if path.is_dir():
             return (path / "submission.json").exists()
-        named = "/" in argument or named_as_log(path.name)
+        element = path.name.isdecimal() and not path.parent.exists()  # ARRAY/INDEX
+        named = ("/" in argument and not element) or named_as_log(path.name)
         return argument != "-" and not path.exists() and not named
     except (OSError, ValueError):  # a name that no file can have
         return False

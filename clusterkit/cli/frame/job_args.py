@@ -75,6 +75,15 @@ def runs_named(word: str, fits: Fits | None = None, does: str = "") -> Named:
         return Named(runs=(_only(word, error, fits, does),))
 
 
+def unfinished_named(word: str) -> Named:
+    """Return the runs that the user means: of several of a name the one job that is not over.
+
+    Raises:
+        UserError: there is none, or several that are not one array.
+    """
+    return runs_named(word, lambda job: not job.status.state.final, "is not over")
+
+
 def _only(word: str, error: SeveralRunsError, fits: Fits | None, does: str) -> RunFolder:
     """Return the run of the one job of several of that name that `fits`, and say which.
 
@@ -97,12 +106,21 @@ def _choice(word: str, jobs: Sequence[Job]) -> str | None:
     typed = [name_of(newest[0]) if one == word else one for one in sys.argv[1:]]
     command = typed if typed != sys.argv[1:] else ["status", name_of(newest[0])]
     now = time.time()
+    alike = len({job.submission.name for job in newest}) == 1
     rows = [
-        (name_of(job), job.status.state, f"{in_words(now - job.submission.submitted_at)} ago")
+        (
+            name_of(job),
+            *(() if alike else (job.submission.name,)),
+            job.status.state,
+            f"{in_words(now - job.submission.submitted_at)} ago",
+        )
         for job in newest
     ]
     more = len(jobs) > len(newest)
-    lines = [f"by its job id: {shlex.join(['clusterkit', *command])}", *table(rows, "<<>")]
+    lines = [
+        f"by its job id: {shlex.join(['clusterkit', *command])}",
+        *table(rows, "<<>" if alike else "<<<>"),
+    ]
     lines += [f"and {len(jobs) - len(newest)} older: clusterkit status {shlex.quote(word)}"] * more
     return "\n  ".join(lines)
 

@@ -222,7 +222,7 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
         if flag in known:
             other = _instead(asks).get(option)
             return _hint(*other, value) if other else None
-    own = _instead(path.removeprefix("clusterkit ")).get(option)
+    own = _instead(path.removeprefix("clusterkit ").replace(" ", "-")).get(option)
     if own is not None and _has(own[0], known):
         return _hint(own[0].replace("VERB", path), own[1], _value_of(typed, arguments))
     if option in _instead("sbatch"):

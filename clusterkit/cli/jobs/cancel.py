@@ -14,8 +14,8 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
     JOB_HELP,
     plain_state,
-    runs_named,
     state_text,
+    unfinished_named,
 )
 from clusterkit.cli.frame.main import EXIT_COULD_NOT
 from clusterkit.cli.jobs.choose import chosen_runs, states_named
@@ -146,7 +146,7 @@ def _named(word: str) -> Named:
         UserError: there is none, with `--all` where the word means all, or is a pattern.
     """
     try:
-        return runs_named(word, lambda job: not job.status.state.final, "is not over")
+        return unfinished_named(word)
     except SeveralRunsError:
         raise
     except UserError as error:

@@ -21,6 +21,7 @@ from clusterkit.cli.frame.job_args import (
     run_named,
     runs_named,
     state_text,
+    unfinished_named,
 )
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -61,7 +62,7 @@ def logs(
             "--follow has no end that one JSON document could wait for",
             hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
         )
-    named = runs_named(job)
+    named = unfinished_named(job) if follow else runs_named(job)
     if named.array and not follow and node is None and rank is None:
         _of_array(named.array, named.runs, tail, as_json=json)
         return

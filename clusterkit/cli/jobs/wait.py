@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli.diagnose.array import blocks, causes_of
-from clusterkit.cli.diagnose.report import why_failed
+from clusterkit.cli.diagnose.report import labelled, why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.cli.frame.job_args import (
@@ -21,8 +21,8 @@ from clusterkit.cli.frame.job_args import (
     expected_start,
     note_owner,
     plain_state,
-    runs_named,
     state_text,
+    unfinished_named,
     values_text,
 )
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
@@ -59,7 +59,7 @@ def wait(
     """Wait until jobs are over: exit 0 if all succeeded, 1 if not, 2 if nobody can tell."""
     if len(jobs) == 1:
         raise typer.Exit(_wait_for_named(jobs[0], as_json=json, verb="wait"))
-    found = [named.runs for named in map(runs_named, jobs)]
+    found = [named.runs for named in map(unfinished_named, jobs)]
     runs = tuple(dict.fromkeys(run for several in found for run in several))
     for run in runs:
         note_owner(run)
@@ -80,7 +80,7 @@ def supervise(
 
 
 def _wait_for_named(word: str, *, as_json: bool, verb: str) -> int:
-    named = runs_named(word)
+    named = unfinished_named(word)
     runs = named.runs
     if named.array:
         return wait_for_runs(runs, array=named.array, as_json=as_json, verb=verb)
@@ -126,7 +126,11 @@ def wait_for_runs(
         return EXIT_INTERRUPTED
     if array is None:
         for job in jobs:
-            console.note(*why_failed(job))
+            why = why_failed(job)
+            if named and why:
+                which = f"{name_of(job)} ({job.submission.name})"
+                console.note(*labelled("job", which, console.bold))
+            console.note(*why)
     else:
         console.note(f"{array} {counted(jobs)}")
         console.note(*blocks(array, jobs, causes_of(jobs)))

@@ -404,6 +404,8 @@ def _split_settings(
         else:
             name = option or key
             hint = f"--set sbatch.{name}=... or --set {framework or 'FRAMEWORK'}.{name}=..."
+            if key in {field.name for field in dataclasses.fields(ClusterSpec)}:
+                hint = f"`{key}: {value}` of the cluster, in clusterkit.yaml"
             message = f"--set {key}: nothing to set by that name"
             problems.append(Problem(message=message, hint=hint, key=f"set.{key}"))
     return sbatch, launcher

@@ -829,6 +829,10 @@ def test_a_name_of_several_jobs_lists_them(clusterkit: Path) -> None:
     assert [line.split()[:2] for line in lines[:5]] == [[one, "failed"] for one in "65432"]
     assert lines[5:] == ["  and 1 older: clusterkit status toy"]
     assert "could be any of 6 runs" in ck("status", "toy", "--json").stderr
+    start(clusterkit, "sleep 1; echo late")
+    followed = ck("logs", "toy", "--follow")
+    assert (followed.returncode, "late" in followed.stdout) == (0, True)
+    assert re.match(r"toy: of 7 jobs, local-\S+ is not over\n", followed.stderr)
 
 
 def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: Path) -> None:
@@ -1123,7 +1127,7 @@ def test_of_several_jobs_one_that_cannot_be_ended_is_told_by_the_exit_code(
 
     runs = [make_run(tmp_path, job_id=name) for name in ("7", "8")]
     by_name = {"7": Named(runs=(runs[0],)), "8": Named(runs=(runs[1],))}
-    monkeypatch.setattr("clusterkit.cli.jobs.cancel.runs_named", lambda word, *_: by_name[word])
+    monkeypatch.setattr("clusterkit.cli.jobs.cancel.unfinished_named", lambda word: by_name[word])
     monkeypatch.setattr("clusterkit.cli.jobs.cancel.end", ended)
     with pytest.raises(typer.Exit) as left:
         cancel(["7", "8"])
@@ -1270,7 +1274,7 @@ def test_several_jobs_are_come_back_to_as_they_were_named(
     run = make_run(tmp_path)
     named = Named(runs=(run,))
     monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for_all", interrupted)
-    monkeypatch.setattr("clusterkit.cli.jobs.wait.runs_named", lambda _: named)
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.unfinished_named", lambda _: named)
     with pytest.raises(typer.Exit):
         wait(["7", "runs/a b"])
     assert "come back: clusterkit wait 7 'runs/a b'\n" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -201,6 +202,11 @@ def test_failed_jobs_of_a_sweep_are_folded_by_cause_and_latest_is_all_of_it(desk
     logs = run(desk, "logs", "latest", "--tail", "1")
     assert "ValueError: no learning rate 2 in trial-5" in logs.stdout
     assert logs.stdout.endswith(f"one    $ clusterkit logs {array}/2\n\n")
+    assert "KeyError: 'warmup'" in run(desk, "logs", array).stdout
+    assert "what   the script raised KeyError" in run(desk, "diagnose", f"{array}/2").stdout
+    both = run(desk, "wait", f"{array}/3", f"{array}/2").stderr
+    named = re.findall(r"^job    local-\S+ \((train-\d)\)\n  \| step", both, re.MULTILINE)
+    assert named == ["train-3", "train-2"]
     one = json.loads(run(desk, "logs", array, "--tail", "1", "--json").stdout)["causes"][1]["logs"]
     assert [node["text"] for node in one["nodes"]] == ["KeyError: 'warmup'\n"]
     ended = run(desk, "cancel", "latest")
