@@ -27,12 +27,18 @@ WIDTH = 80
 _MOST_OTHERS = 8
 _MOST_ROWS = 8
 """Of one text: a message that a script made may be a whole tensor."""
+_MOST_WORDS = 520
+"""Characters of it that these rows hold, with what is lost at their ends."""
+_SHORTEST_TITLE = 160
+"""What is said of a message ends with the doubt in it, and is not cut for a longer one."""
 
 
 def answer(found: Finding, advice: Advice | None = None) -> Iterator[str]:
     """Yield the lines that say what happened, where, and what to do."""
     says = "" if found.says.rstrip(".").lower() == found.title.lower() else f". {found.says}"
-    yield from labelled("what", found.title + (says or "."), console.bold)
+    room = max(_SHORTEST_TITLE, _MOST_WORDS - len(says))
+    title = textwrap.shorten(found.title, room, placeholder=" ...") if says else found.title
+    yield from labelled("what", title + (says or "."), console.bold)
     yield from labelled("where", _where(found))
     yield from labelled("do", found.do)
     if advice is not None:

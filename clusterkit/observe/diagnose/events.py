@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterkit.core.hosts import hostlist
 from clusterkit.launch.array.spec import ranks_in_words
+from clusterkit.observe.diagnose.caught import without_caught
 from clusterkit.observe.diagnose.evidence import (
     at_last,
     began_after_report,
@@ -146,6 +147,7 @@ def events_of(
         ]
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
     events = [replace(e, handled=e.handled or told_badly(e.hit)) for e in events]
+    events = without_caught(events)
     if all(event.rule.closing or event.handled for event in events):  # none tells of a failure
         events = [event for event in events if not event.rule.closing or _ends(event)]
     events = list(handled_by_all(events))

@@ -587,7 +587,7 @@ def went_on(hit: Hit, size: int) -> bool:
         return True
     steps: set[str] = set()
     for text in after:
-        steps.update(_steps_in(text))
+        steps.update(steps_in(text))
         if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
@@ -607,7 +607,7 @@ def shell_went_on(hit: Hit) -> bool:
     if not before or _BAD.search(before[-1]):
         return False
     bars = (bar for line in before for bar in _BAR.finditer(line))
-    steps = {step for line in before for step in _steps_in(line)}
+    steps = {step for line in before for step in steps_in(line)}
     return len(steps) >= WENT_ON or any(bar["done"] == bar["of"] for bar in bars)
 
 
@@ -635,7 +635,7 @@ def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
     for raw in read_part(path, excerpts, start, _HEAD).split(b"\n")[1:]:
         at += len(raw) + 1
         text = read_line(raw).text
-        steps |= set() if _EVALUATES.search(text) else _steps_in(text)
+        steps |= set() if _EVALUATES.search(text) else steps_in(text)
         if len(steps) >= WENT_ON:
             return at
     return math.inf
@@ -664,7 +664,7 @@ def told_before(hit: Hit, size: int) -> bool:
     before = lines_before(hit, WINDOW) if hit.line else ()
     form = _DIGITS.sub("", hit.text)
     since = list(dropwhile(lambda line: _DIGITS.sub("", line) != form, before))
-    steps = {step for line in since for step in _steps_in(line)}
+    steps = {step for line in since for step in steps_in(line)}
     return len(steps) >= WENT_ON and steps_after(hit)[None] > 0 and ends_well(hit, size, 1)
 
 
@@ -737,8 +737,8 @@ def stepped_between(hit: Hit, later: Hit) -> bool:
     """
     if not raised_in(hit):
         return False
-    lines = _lines_between(hit.last, later)
-    taken = {frozenset(_steps_in(line.text)) for line in lines if line.rank in {None, hit.rank}}
+    lines = lines_between(hit.last, later)
+    taken = {frozenset(steps_in(line.text)) for line in lines if line.rank in {None, hit.rank}}
     return len(taken - {frozenset()}) >= WENT_ON
 
 
@@ -750,11 +750,12 @@ def began_after_report(hit: Hit, later: Hit, roots: Iterable[int]) -> bool:
     between = [root for root in roots if hit.last < root < later.offset]
     if not between:
         return False
-    good = (line.text for line in _lines_between(max(between), later) if not _BAD.search(line.text))
+    good = (line.text for line in lines_between(max(between), later) if not _BAD.search(line.text))
     return sum(1 for _ in islice(good, _RESTARTED)) == _RESTARTED
 
 
-def _lines_between(start: int, later: Hit) -> Iterator[Line]:
+def lines_between(start: int, later: Hit) -> Iterator[Line]:
+    """Yield the lines from the one after byte `start` to a later find."""
     size = min(_HEAD, later.offset - start)
     part = read_part(later.file, later.excerpts, start, size).replace(b"\r", b"\n")
     return (read_line(raw, later.learnt) for raw in part.split(b"\n")[1:])
@@ -875,7 +876,7 @@ def steps_after(hit: Hit) -> Mapping[int | None, int]:
     """Return how many steps each rank took after the last line like the hit's; None: anybody."""
     steps: dict[int | None, set[str]] = {None: set()}
     for line in _after(replace(hit, offset=hit.last), WINDOW, rank=None):
-        taken = _steps_in(line.text)
+        taken = steps_in(line.text)
         steps[None] |= taken
         steps.setdefault(line.rank, set()).update(taken)
     return {rank: len(taken) for rank, taken in steps.items()}
@@ -883,10 +884,11 @@ def steps_after(hit: Hit) -> Mapping[int | None, int]:
 
 def took_steps(text: bytes) -> bool:
     """Tell whether a part of a log tells of a step."""
-    return any(_steps_in(read_line(raw).text) for raw in text.replace(b"\r", b"\n").split(b"\n"))
+    return any(steps_in(read_line(raw).text) for raw in text.replace(b"\r", b"\n").split(b"\n"))
 
 
-def _steps_in(text: str) -> set[str]:
+def steps_in(text: str) -> set[str]:
+    """Return the steps that a line tells of, as it writes them."""
     return {match[match.lastindex] for match in _PROGRESS.finditer(text) if match.lastindex}
 
 
