@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -54,6 +55,8 @@ _MOST_TIMED = 64
 _MOST_AFTER = 8
 """Good lines after an error of which nobody says that it ended the job."""
 _CTRL_C = "KeyboardInterrupt"
+_USAGE = "usage: "
+_NUMBERS = re.compile(r"[0-9]+")
 _MOST_FOLLOWED = 64
 """Finds of one file of which it is looked whether the training went on after them."""
 
@@ -172,13 +175,23 @@ def _last_start(events: Sequence[Event], scanned: Scanned) -> int:
     begun, last = (of(hit.offset for hit in live) for of in (min, max))
     for words, start in reversed(scanned.startups):
         before = [hit.last for hit in live if hit.last < start]
-        if not before or start > last:
+        if not before or start > last or _by_another(words, live, max(before)):
             continue
         places = [at for text, at in scanned.startups if text == words]
         first, again = sum(at < begun for at in places), sum(at > max(before) for at in places)
         if again >= first >= (words not in STARTUPS):
             return min(at for _, at in scanned.startups if at > max(before))
     return 0
+
+
+def _by_another(words: str, live: Iterable[Hit], end: int) -> bool:
+    """Tell whether a rank that refused its arguments, too, began just below where another had."""
+    if not words.startswith(_USAGE):
+        return False
+    one = at_last(next(hit for hit in live if hit.last == end))
+    then = min((hit for hit in live if hit.offset > end), key=lambda hit: hit.offset, default=one)
+    begun = any(line.startswith(_USAGE) for line in lines_after(one, 1))
+    return begun and _NUMBERS.sub("", then.text) == _NUMBERS.sub("", one.text)
 
 
 def _last_program(events: Sequence[Event], scanned: Scanned) -> int:

@@ -52,6 +52,7 @@ _PREFIXES = tuple(
         r"\[(?:default|trainer|worker)(?P<local>\d{0,4})(?:\|\d*)?\]:",  # torchrun --tee
         rf"(?P<node>[a-z][\w.-]{{0,62}}\d) {{1,12}}\| {_TRACE}",  # docker compose
         rf"(?:[\w.-]{{1,62}}/\d{{1,6}} |\[?std(?:out|err)\]?:? ){_TRACE}",  # torchx, Dask
+        r"[\w.-]{1,62}/\d{1,6} (?=\[(?:default|trainer|worker)\d{1,4}\]:)",  # torchx, of torchrun
         rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
         rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
         rf"[^\[\]]{{1,160}}\[[^\[\]]{{0,60}}(?:it/s|s/it)[^\[\]]{{0,999}}\] ?{_AFTER_BAR}",  # tqdm

@@ -127,6 +127,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
             return _first_of(before, place)
         events = [event for event in events if not _any_led_to(stops, event)]
         alone = [event for event in events if event.rule.alone and not _stopped(stops, event)]
+        alone = _of_last_series(alone)
         return _quoted(_first_of(telling or alone or symptoms or events, place), events)
     raised = [event for event in symptoms if event.generic and event.hit.line]
     if best.rule.id in _CRASHES:
@@ -168,6 +169,8 @@ _UPON = 8
 """Lines before a crash in which the same process says of what it ends."""
 _SAME = 3
 """Ranks that have raised one and the same exception, so that it is no accident."""
+_ALL_ERRORS = 48
+"""Lines at the end of a file that are all errors, so that they are of more than one run."""
 _CHAINED = 200
 """Lines of the tracebacks that a Ctrl-C may lead to as a program ends."""
 _ELSEWHERE = 2
@@ -384,6 +387,25 @@ def _stopped(stops: Iterable[Event], event: Event) -> bool:
     return event.rule.closing and any(
         stop.hit.file == hit.file and hit.line < stop.hit.line for stop in stops
     )
+
+
+def _of_last_series(events: list[Event]) -> list[Event]:
+    """Return the last errors of a file that ends with errors alone, one sort after another.
+
+    Runs of a script that are appended to it leave such a file. An error that comes no more once
+    others have begun to repeat themselves was mended before these; ranks print fewer lines.
+    """
+    lines = sorted((e for e in events if e.rule.closing), key=lambda event: event.hit.line)
+    numbers = [event.hit.line for event in lines]
+    one_file = len({(event.hit.file, event.rank) for event in events}) == 1
+    if len(lines) < _ALL_ERRORS or not one_file or numbers[-1] - numbers[0] >= len(lines):
+        return events
+    forms = [_NUMBERS.sub("", event.hit.text) for event in lines]
+    often = Counter(forms)
+    ended = [at for at, form in enumerate(forms) if form not in forms[at + 1 :]]
+    began = {form: forms.index(form) for form in often if often[form] >= _SAME}
+    after = [at + 1 for at in ended if any(begin > at for begin in began.values())]
+    return lines[max(after) :] if after else events
 
 
 def _raised_just_before(events: Iterable[Event], crash: Event) -> list[Event]:

@@ -46,7 +46,7 @@ _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
 _NO_START = re.compile(
     rb"(?i)\W*$|.*(?:error|exception|fail|traceback|warn|no such|not found|unable|cannot|denied"
-    rb"|invalid|container id|last \d+ bytes)"
+    rb"|invalid|container id|last \d+ bytes|terminate called )"
 )
 _WARNED = re.compile(rb"\S+\.py:\d+: \w*Warning: ")
 """A line of a start all the same: Python prints each once in a process."""

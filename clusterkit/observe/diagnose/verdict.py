@@ -110,6 +110,8 @@ _CLASSES = ("RuntimeError", "ValueError", "TypeError", "AttributeError", "IndexE
 _NO_MODULE = ("No module named ", "ModuleNotFoundError")
 _LAST_LINES = "It stands among the last lines of the log, so that it may be what ended the job."
 _LONGEST_NOTE = 160
+_DIGITS = re.compile(r"[0-9]+")
+_RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b(?!-)")
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -474,6 +476,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     around = replace(hit, rank=hit.before)
     of_launcher = rule.role is Role.CONSEQUENCE
     same = [other for other in events if other.rule is rule] or [event]
+    alike = [other for other in same if not rule.closing or _alike(other, event)]
     text = unwrapped(around) if hit.line else hit.text
     whole = rule.match(text) if text != hit.text else None
     held = held_by_others(text)
@@ -512,8 +515,9 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         local=hit.local or event.groups.get("local", ""),
         time=event.time if event.timed else None,
         nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),
-        ranks=tuple(sorted({other.rank for other in same if other.rank is not None})),
-        count=sum(other.hit.count for other in same),
+        ranks=tuple(sorted({other.rank for other in same if other.rank is not None}))
+        or (_ranks_in(rule.fill(rule.says, known)) if rule.id in _MISMATCHES else ()),
+        count=sum(other.hit.count for other in alike),
         evidence=Evidence(
             file=hit.file,
             line=hit.line,
@@ -522,6 +526,14 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             after=lines_after(around, rule.after) if hit.line and rule.after else (),
         ),
     )
+
+
+def _alike(one: Event, other: Event) -> bool:
+    return _DIGITS.sub("", one.hit.text) == _DIGITS.sub("", other.hit.text)
+
+
+def _ranks_in(says: str) -> tuple[int, ...]:
+    return tuple(sorted({int(match[1]) for match in _RANK.finditer(says)}))
 
 
 def _asking(rule: Rule, said: str, title: str) -> Iterator[tuple[str, str]]:
