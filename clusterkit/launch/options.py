@@ -104,7 +104,8 @@ class JobOptions:
         "whom to tell, as for --on-end; repeatable.", "[restart, slack ~/.slack-url]",
         "Hanging")] = ()
     hang_after: Annotated[int | None, Option("S", "Seconds without a step that are not a hang yet: "
-        "300, or twice the longest so far; up to the fourth step three times as many.",
+        "300, or twice the longest so far; "
+        "up to the fourth step three times as many, unless all processes are idle.",
         "1800")] = None
     image: Annotated[str | None, Option("NAME", "Image to run in.",
         "clusterkit/torch:cuda", panel="Container")] = None

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from clusterkit.core.model import HANG_AFTER_S
@@ -90,11 +89,13 @@ class Patience:
     @property
     def seconds(self) -> float:
         """How long the job may be silent now."""
-        learned = self._longest
-        if self.signs - 1 <= _FORGET_AFTER:
-            learned = max(learned, self._longest_early)
         factor = 1.0 if self.signs > _WARM_UP else _FEW if self.signs > 1 else _ONCE
-        return max(self.least_s * factor, _LEARNED * learned)
+        return max(self.least_s * factor, self._learned_s)
+
+    @property
+    def _learned_s(self) -> float:
+        early = self._longest_early if self.signs - 1 <= _FORGET_AFTER else 0.0
+        return _LEARNED * max(self._longest, early)
 
     def silent_s(self, now: float) -> float:
         """Return for how long there was no progress."""
@@ -102,16 +103,17 @@ class Patience:
 
     def must_look(self, now: float) -> bool:
         """Tell whether what processes do matters now."""
-        return self.signs <= 1 or self.silent_s(now) >= self.seconds / 2
+        return self.signs <= _WARM_UP or self.silent_s(now) >= self.seconds / 2
 
     def is_over(self, now: float) -> bool:
         """Tell whether the job hangs.
 
-        Before its second sign, nobody knows how far apart they are: then processes have to be idle
-        for the least. Afterwards they may be busy waiting; only one that reads or writes much has
-        some more time.
+        In its warm-up, nobody knows how far apart its signs are: then it is enough that processes
+        are idle for the least. Afterwards they may be busy waiting; only one that reads or writes
+        much has some more time.
         """
-        if self.signs <= 1 and now - self._active_at >= self.least_s:
+        idle_s = now - self._active_at
+        if self.signs <= _WARM_UP and idle_s >= max(self.least_s, self._learned_s):
             return True
         silent_s = now - self._heard_at
         if not self.signs or silent_s < self.seconds:
@@ -152,10 +154,13 @@ class Signs:
         return found or int(beats)
 
     def _read(self) -> int:
-        """Read what is new from its end on, until enough lines that tell a step were seen."""
-        lines = reversed(self._new_text().split("\n"))
-        found = (mark for line in lines if (mark := _mark_of(line[-_LONGEST_LINE:])))
-        marks = dict.fromkeys(islice(found, _WARM_UP + 1))
+        """Read what is new from its end on, until enough steps were seen; ranks repeat them."""
+        marks: dict[str, None] = {}
+        for line in reversed(self._new_text().split("\n")):
+            if mark := _mark_of(line[-_LONGEST_LINE:]):
+                marks[mark] = None
+            if len(marks) > _WARM_UP:
+                break
         before, self._mark = self._mark, next(iter(marks), self._mark)
         told = re.fullmatch(r"step (\d+)", self._mark)
         self.step = int(told[1]) if told else self.step

@@ -100,6 +100,28 @@ def test_idle_ranks_after_the_first_step_are_told_at_once_and_busy_ones_late() -
     assert noticed_at([60.0], until=3 * HOUR_S, busy=BUSY) == pytest.approx(3660.0, abs=LOOK_S)
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_ranks_that_are_idle_between_early_steps_are_told_at_once_and_busy_ones_late(
+    n: int,
+) -> None:
+    signs = steps(*repeat(6.0, n - 1))
+    factor = 3 if n < 4 else 1
+    assert noticed_at(signs, until=HOUR_S) == pytest.approx(signs[-1] + 300.0, abs=2 * LOOK_S)
+    for does in ("busy", "moves"):
+        found = noticed_at(signs, until=HOUR_S, **{does: (0.0, signs[-1] + 800.0)})
+        assert found is not None
+        assert found >= signs[-1] + factor * 300.0 - LOOK_S
+
+
+def test_idle_ranks_may_be_silent_for_twice_their_longest_silence_between_early_steps() -> None:
+    patience = Patience(0.0)
+    patience.hear(10.0)
+    assert patience.is_over(310.0)
+    patience.hear(410.0)
+    assert not patience.is_over(1200.0)
+    assert patience.is_over(1210.0)
+
+
 def test_a_checkpoint_that_is_being_written_gets_three_times_as_long() -> None:
     signs = steps(*repeat(1.0, 100))
     last = signs[-1]
@@ -154,6 +176,15 @@ def test_steps_and_bars_that_move_are_progress_and_other_output_is_none(
     assert (signs.step, signs.by) == (2, "steps")
     assert not signs.look()
     assert not signs.grew
+
+
+def test_steps_count_by_their_numbers_however_many_ranks_print_them(
+    signs: Signs, tmp_path: Path
+) -> None:
+    add(tmp_path, "".join(f"[rank{rank}] step {n} loss 1\n" for n in range(6) for rank in range(8)))
+    assert signs.look() == 4
+    add(tmp_path, "[rank7] step 5 loss 1\n")
+    assert not signs.look()
 
 
 def test_a_log_that_is_huge_torn_emptied_or_gone_does_no_harm(signs: Signs, tmp_path: Path) -> None:
