@@ -57,6 +57,10 @@ class Dependency:
             f"and it was to run after its {_WANTED[self.ending]}"
         )
 
+    def explains(self, reason: str) -> bool:
+        """Tell whether this is why a job with that reason never started."""
+        return any(reason == self.why_never(state) for state in JobState if state.final)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:

@@ -10,23 +10,25 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clusterkit.core import files, reading, throughput
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.text import some_of
 from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.run import hangs, node_results, restarts
+from clusterkit.executors.run.dependencies import Dependency
 from clusterkit.executors.run.hangs import Hang
-from clusterkit.executors.run.runfolder import listed
+from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import ranks_of
-from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.launch.array.spec import ranks_in_words
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.evidence import took_steps
@@ -98,8 +100,8 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
     yield _fact("state", f"{status.state}{before}")
     if timed_out and job.submission.requeue:
         yield from _attempts(job)
-    if status.reason:
-        yield _fact("reason", status.reason)
+    if reason := _reason(job):
+        yield _fact("reason", reason)
     if failure is not None:
         yield from _of_node(failure)
         if failure.ended_before:
@@ -116,6 +118,35 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
     for result in results:
         if result != failure:
             yield from _of_node(result)
+
+
+def _reason(job: Job) -> str | None:
+    """Return the reason of the state; of the last of a chain, that of the first to never start.
+
+    With what to type for those between them, from the first on.
+    """
+    reason, between, after = job.status.reason, list[str](), _stopped_by(job)
+    while after is not None and job.run.foreign is None and after.job_id not in between:
+        try:
+            before = load_job(RunFolder(Path(after.run_dir)))
+        except UserError:  # it has been removed
+            break
+        between.insert(0, after.job_id)
+        after = _stopped_by(before)
+        if after is not None:
+            reason = f"{before.status.reason}{_typed(between)}"
+    return reason
+
+
+def _stopped_by(job: Job) -> Dependency | None:
+    """Return the job whose end kept this one from starting."""
+    reason = job.status.reason or ""
+    return next((one for one in job.submission.after if one.explains(reason)), None)
+
+
+def _typed(jobs: Sequence[str]) -> str:
+    commands = [f"`clusterkit rerun {job} --after NEW`" for job in jobs]
+    return f", {', '.join(commands)}"
 
 
 def _attempts(job: Job) -> Iterator[Fact]:

@@ -474,3 +474,35 @@ def test_a_job_whose_predecessor_failed_names_it_and_what_to_type(
     assert "`clusterkit diagnose 4711` says how" in said
     assert "`clusterkit rerun local-1 --after NEW`" in said
     assert ("somebody cancelled" in said, answer.exit_code) == (False, 1)
+
+
+def test_the_last_of_a_chain_names_the_first_that_failed_and_each_to_be_run_again(
+    tmp_path: Path,
+) -> None:
+    names = ["54", "55", "56", "57"]
+    runs: list[RunFolder] = []
+    for name in names:
+        (tmp_path / name).mkdir()
+        run = job(tmp_path / name, state=JobState.FAILED if name == "54" else JobState.CANCELLED)
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        after: tuple[Dependency, ...] = ()
+        status = JobStatus(state=JobState.FAILED, exit_code=3)
+        if runs:
+            before = names[len(runs) - 1]
+            after = (Dependency(run_dir=str(runs[-1].path), job_id=before, ending=Condition.OK),)
+            how = JobState.FAILED if before == "54" else JobState.CANCELLED
+            status = JobStatus(state=JobState.CANCELLED, reason=after[0].why_never(how))
+        submission = dataclasses.replace(submission, job_id=name, after=after)
+        run.state.unlink(missing_ok=True)
+        runfolder.write_submission(run, submission)
+        runfolder.write_state(run, submission, status)
+        runs.append(run)
+    said = " ".join(told(runs[-1].path).stdout.split())
+    assert said.startswith("what the job never started: 54, which it was to run after, failed. ")
+    assert "Nobody cancelled 57 itself" in said
+    assert (
+        "`clusterkit diagnose 54` says how that ended. Then `clusterkit rerun 54`, "
+        "`clusterkit rerun 55 --after NEW`, `clusterkit rerun 56 --after NEW`, and "
+        "`clusterkit rerun 57 --after NEW` with the id"
+    ) in said
