@@ -184,7 +184,7 @@ def reason_of(job: Job) -> str | None:
     if status.state in {JobState.PENDING, JobState.REQUEUED}:
         return pending.in_words(status.reason, job_id)
     if status.state is JobState.CANCELLED and pending.meaning(status.reason, job_id):
-        return f"while it waited to start ({status.reason})"
+        return f"it still waited to start ({status.reason})"
     return status.reason
 
 

@@ -126,16 +126,21 @@ def _all_named(words: Sequence[str]) -> list[Named]:
     """Return the runs that words name, all of which are found before any is ended.
 
     Raises:
-        UserError: one of them names none; says that the others are not cancelled.
+        UserError: some of them name none; says that the others are not cancelled.
     """
     found: list[Named] = []
+    errors: list[UserError] = []
     for word in words:
         try:
             found.append(_named(word))
-        except UserError:
-            if len(words) > 1:
-                console.note("none of these jobs is cancelled:")
-            raise
+        except UserError as error:
+            errors.append(error)
+    if errors and len(words) > 1:
+        console.note("none of these jobs is cancelled:")
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UserError(problems=[problem for error in errors for problem in error.problems])
     return found
 
 

@@ -170,13 +170,15 @@ def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Prob
     if not gpus or len(able) >= needed:
         return []
     most = max((node.gpus for node in nodes), default=0)
+    have = f"nodes of {where} have at most {most}" if most else f"nodes of {where} have none"
+    if able:
+        have = f"only {len(able)} of the {len(nodes)} nodes of {where} have that many"
     hint = f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes"
     if most and plan.cluster.gpus_per_node == gpus:  # nobody may have typed it
         hint += f", or `gpus_per_node: {most}` of cluster {plan.cluster.name}"
     return [
         Problem(
-            message=f"{gpus} GPUs per node asked for on {nodes_in_words(needed, 0)}, but "
-            f"{len(able)} of the {len(nodes)} nodes of {where} have that many (most: {most})",
+            message=f"{gpus} GPUs per node asked for on {nodes_in_words(needed, 0)}, but {have}",
             hint=hint,
         )
     ]

@@ -249,7 +249,8 @@ def _sources(
     if left_out:
         named = some_of(left_out, _MOST_NAMED, rest="others")
         notes.append(f"too much of somebody else to be read at once: {named} of {job.run.logs}")
-    if missing:
+    never = job.status.state is JobState.CANCELLED and not results and not found
+    if missing and not never:
         named = some_of(missing, _MOST_NAMED, rest="others")
         notes.append(f"no output of {named}: {job.run.logs} has none")
     return tuple(found), tuple(notes)

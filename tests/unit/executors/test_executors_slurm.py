@@ -612,8 +612,8 @@ def test_limits_name_the_figures() -> None:
     assert limits(nodes=2, directives={"gpus-per-node": "4"}) == []
     assert limits(nodes=2, directives={"gpus-per-node": "a100:8"}) == [
         (
-            "8 GPUs per node asked for on 2 nodes, but 1 of the 3 nodes of partition gpu have that "
-            "many (most: 8)"
+            "8 GPUs per node asked for on 2 nodes, but only 1 of the 3 nodes of partition gpu have "
+            "that many"
         )
     ]
     assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith(
@@ -725,7 +725,7 @@ def test_what_there_is_not_is_refused_before_the_nodes_are_asked(
     callbacks = SubmitCallbacks(warn=print, note=print, on_reply=print)
     for mode in ("auto", "full"):
         prepared = Prepared(request=request, plans=(plan,), mode=mode, after=())
-        with pytest.raises(UserError, match=r"9 GPUs per node .*\(most: 8\)"):
+        with pytest.raises(UserError, match=r"9 GPUs per node .* nodes of .* have at most 8"):
             check(prepared, callbacks)
 
 

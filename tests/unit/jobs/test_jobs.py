@@ -853,7 +853,7 @@ def test_a_job_that_waits_says_for_how_long_and_when_it_is_to_start(clusterkit: 
         assert line == f"  waiting    1:05 min so far; Slurm does not say yet {said}"
     ended = dataclasses.replace(status, state=JobState.CANCELLED)
     assert plain_state(dataclasses.replace(job, status=ended)) == (
-        "cancelled: while it waited to start (Resources)"
+        "cancelled: it still waited to start (Resources)"
     )
     told = JobStatus(state=JobState.CANCELLED, exit_code=1)
     assert "exit" not in state_text(dataclasses.replace(job, status=told))
@@ -1105,6 +1105,10 @@ def test_cancel_and_wait(clusterkit: Path) -> None:
     wrong = ck("cancel", run.run_id, "no-such-job")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("none of these jobs is cancelled:\nerror: ")
+    both = ck("cancel", "no-such-job", run.run_id, "nor-this-one")
+    assert both.returncode == 2
+    assert "no-such-job" in both.stderr
+    assert "nor-this-one" in both.stderr
     both = ck("wait", run.run_id, "latest", done.run_id, "--json")
     assert both.returncode == 1
     document = json.loads(both.stdout)

@@ -474,6 +474,7 @@ def test_a_job_whose_predecessor_failed_names_it_and_what_to_type(
     assert "`clusterkit diagnose 4711` says how" in said
     assert "`clusterkit rerun local-1 --after NEW`" in said
     assert ("somebody cancelled" in said, answer.exit_code) == (False, 1)
+    assert "no output of" not in answer.stderr
 
 
 def test_the_last_of_a_chain_names_the_first_that_failed_and_each_to_be_run_again(
