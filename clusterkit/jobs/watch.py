@@ -250,7 +250,7 @@ def _end(
     jobs = [job for job in load_jobs(runs) if not job.status.state.final]
     for job in jobs:
         # First, so that whoever starts or ends the job from here on knows why.
-        files.create_text(job.run.cancelled, "")
+        files.create_text(job.run.cancelled, "by `clusterkit cancel`")
     jobs.sort(key=lambda job: job.status.state is JobState.PENDING)
     errors: dict[RunFolder, RemoteError | UserError] = {}
     for job in reversed(jobs):

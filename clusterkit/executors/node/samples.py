@@ -95,7 +95,7 @@ class Samples:
 
     def _cancel(self) -> None:
         with suppress(UserError):
-            if files.create_text(self.run.cancelled, "the GPUs of all nodes were idle"):
+            if files.create_text(self.run.cancelled, "as the GPUs of all nodes were idle"):
                 text = f"clusterkit: {self.me.name}: all nodes are idle: the job is cancelled"
                 files.append_line(self.run.log(self.me.rank), text)
         if "SLURM_JOB_ID" in os.environ:

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
-from clusterkit.core.text import some_of
+from clusterkit.core.text import in_words, some_of
 from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.run import hangs, node_results, restarts
 from clusterkit.executors.run.dependencies import Dependency
@@ -45,6 +46,9 @@ _WAITED = _ENDED_FROM_OUTSIDE | {JobState.RUNNING}
 _SENT = frozenset({130, _SIGTERM, 137})
 """Exit codes of whoever is told to end, and is killed where it does not."""
 _MOST_NAMED = 8
+_LONGEST_BY = 200
+_SILENT_S = 60.0
+"""A job that had printed nothing for so long as it was ended may have hung."""
 _OF_SCHEDULER = frozenset({".out", ".err"})
 _MOST_OF_OTHERS = 1 << 29
 """Bytes of text of somebody else's job that are looked through."""
@@ -95,9 +99,7 @@ def _processes(plan: Mapping[str, Any]) -> int | None:
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
     status = job.status
     timed_out = status.state is JobState.TIMEOUT
-    hang = _hung(job, node_results.latest_attempt(job.run)) if timed_out else None
-    before = f"; before that it hung: {hang.what}" if hang is not None else ""
-    yield _fact("state", f"{status.state}{before}")
+    yield _fact("state", "; ".join([status.state, *_of_end(job)]))
     if timed_out and job.submission.requeue:
         yield from _attempts(job)
     if reason := _reason(job):
@@ -118,6 +120,29 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
     for result in results:
         if result != failure:
             yield from _of_node(result)
+
+
+def _of_end(job: Job) -> Iterator[str]:
+    """Tell what is known of how a job was ended: by whom, and what it did before."""
+    if job.status.state is JobState.CANCELLED and not _stopped_by(job):
+        by = reading.read_end(job.run.cancelled, _LONGEST_BY).decode(errors="replace")
+        yield from [by] if by.strip() else []
+    if job.status.state is not JobState.TIMEOUT:
+        return
+    if (hang := _hung(job, node_results.latest_attempt(job.run))) is not None:
+        yield f"before that it hung: {hang.what}"
+    elif (silent_s := _silent_s(job)) >= _SILENT_S:
+        yield f"its last line came {in_words(silent_s)} before"
+
+
+def _silent_s(job: Job) -> float:
+    """Return for how long no node had printed anything as the job ended; 0 where none knows."""
+    times = []
+    for rank in ranks_of(job.run):
+        with suppress(OSError):
+            times.append(job.run.log(rank).stat().st_mtime)
+    ended_at = job.status.ended_at
+    return ended_at - max(times) if times and ended_at is not None else 0.0
 
 
 def _reason(job: Job) -> str | None:

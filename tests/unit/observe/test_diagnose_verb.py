@@ -447,6 +447,39 @@ def test_a_job_that_hung_until_its_time_limit_was_ended_by_that(tmp_path: Path, 
     assert "somebody cancelled" not in said
 
 
+@pytest.mark.parametrize(("silent_s", "told_so"), [(544.0, True), (20.0, False)])
+def test_a_time_limit_tells_when_the_last_line_came(
+    tmp_path: Path, silent_s: float, told_so: bool
+) -> None:
+    run = job(tmp_path, state=JobState.TIMEOUT, exit_code=143)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    for rank in (0, 1):
+        run.log(rank).write_text("step 6\n")
+        os.utime(run.log(rank), (0.0, 5000.0 - silent_s - 99.0 * rank))
+    run.state.unlink()
+    status = JobStatus(state=JobState.TIMEOUT, exit_code=143, started_at=1.0, ended_at=5000.0)
+    runfolder.write_state(run, submission, status)
+    said = " ".join(told(run.path).stdout.split())
+    assert said.startswith("what the job reached its time limit. ")
+    assert ("time was over; its last line came 9:04 min before. where" in said) is told_so
+    assert ("its last line" in said) is told_so
+
+
+@pytest.mark.parametrize("kept", ["by `clusterkit cancel`", ""])
+def test_a_job_that_clusterkit_cancel_ended_says_so(tmp_path: Path, kept: str) -> None:
+    run = job(tmp_path, state=JobState.CANCELLED, exit_code=143)
+    run.cancelled.write_text(kept)
+    run.log(1).write_text("step 6\n")
+    (run.submitit / "4711.out").write_text(
+        "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-29T22:54:02 ***\n"
+        "srun: forcing job termination\n"
+    )
+    said = " ".join(told(run.path).stdout.split())
+    how = kept or "by Ctrl-C, by scancel, by `clusterkit cancel`, or by an administrator"
+    assert said.startswith(f"what somebody cancelled the job. The job was ended {how}. ")
+
+
 def test_a_job_cancelled_after_its_limit_had_ended_an_attempt_was_cancelled(tmp_path: Path) -> None:
     run = job(tmp_path, state=JobState.CANCELLED, exit_code=143)
     run.log(1).write_text(
