@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from clusterkit.core import files
+from clusterkit.core import files, reading
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.executors.run.node_results import read_attempts
@@ -19,12 +18,9 @@ _MOST_NODES = 100_000
 
 
 def note(run: RunFolder, attempt: int, names: Sequence[str]) -> None:
-    """Write down the hosts of an attempt in rank order, where the folder takes that.
-
-    It is the target of a link, which is there as a whole or not at all.
-    """
+    """Write down the hosts of an attempt in rank order, where the folder takes that."""
     with suppress(UserError):
-        files.create_link(run.path / f"hosts-{attempt}", hostlist.fold(names))
+        files.create_text(run.path / f"hosts-{attempt}", hostlist.fold(names))
 
 
 def hosts(run: RunFolder) -> Mapping[int, str]:
@@ -34,15 +30,15 @@ def hosts(run: RunFolder) -> Mapping[int, str]:
         for result in attempt.nodes:
             found.setdefault(result.node_rank, set()).add(result.node)
     if run.foreign is None:
-        for link in filter(_NAMES.fullmatch, listed(run.path)):
-            for rank, name in enumerate(_written(run, link)):
+        for file in filter(_NAMES.fullmatch, listed(run.path)):
+            for rank, name in enumerate(_written(run, file)):
                 found.setdefault(rank, set()).add(name)
     return {rank: names.pop() for rank, names in found.items() if len(names) == 1}
 
 
-def _written(run: RunFolder, link: str) -> tuple[str, ...]:
+def _written(run: RunFolder, file: str) -> tuple[str, ...]:
     try:
-        names = hostlist.expand(os.readlink(run.path / link))  # noqa: PTH115 - no path
-    except (OSError, UserError):
+        names = hostlist.expand(reading.read_bytes(run.path / file).decode())
+    except (OSError, UnicodeDecodeError, UserError):
         return ()
     return names if len(names) <= _MOST_NODES and all(map(_NAME.fullmatch, names)) else ()
