@@ -566,9 +566,10 @@ def test_a_report_is_folded_with_the_worst_last_and_says_what_to_type(kept: Kept
     assert lines[0] == "warn     HOST001 host-clock  n2"
     worst = lines.index("fail     HOST010 host-shm  n3")
     assert worst > 0
-    assert lines[-9:-4] == ["", "n1  pass", "n2  warn", "n3  fail", ""]
-    assert re.fullmatch(r"findings: \d+ skip, \d+ pass, 1 warn, 1 fail; \d+\.\d s", lines[-4])
-    assert re.fullmatch(r"skipped, \d+ of \d+: .+", lines[-3])
+    assert lines[-10:-5] == ["", "n1  pass", "n2  warn", "n3  fail", ""]
+    assert re.fullmatch(r"findings: \d+ skip, \d+ pass, 1 warn, 1 fail; \d+\.\d s", lines[-5])
+    assert re.fullmatch(r"skipped, \d+ of \d+: .+", lines[-4])
+    assert lines[-3] == "no node has an NVIDIA driver: what GPUs need was not checked"
     assert lines[-2:] == ["2 of 3 nodes usable; leave out the others:", "  --exclude n3"]
 
 
