@@ -29,7 +29,11 @@ FULL = "/dev/shm is full"
 
 @pytest.fixture(autouse=True)
 def _idle_again(lab: Lab) -> Iterator[None]:
-    """Leave every node to the tests after this one."""
+    """Have every node from the tests before this one, and leave it to those after it.
+
+    One that still ends another job is not asked, and so would keep no job out.
+    """
+    wait_for_state(lab, "idle", *lab.nodes)
     yield
     wait_for_state(lab, "idle", *lab.nodes)
 
