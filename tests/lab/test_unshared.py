@@ -191,7 +191,7 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
         assert refused.returncode != 0
         assert why in refused.stderr
     for node in cluster.lab.nodes:
-        assert not cluster.lab.processes(node, "ssh[.]agent")
+        await_true(lambda node=node: not cluster.lab.processes(node, "ssh[.]agent"))
 
 
 def test_homes_that_are_one_after_all_are_refused(cluster: Cluster) -> None:
@@ -206,7 +206,7 @@ def test_homes_that_are_one_after_all_are_refused(cluster: Cluster) -> None:
     assert "`shared_filesystem: false` denies it" in refused.stderr
     assert not list(cluster.folder.rglob("began"))
     for node in cluster.lab.nodes:
-        assert not cluster.lab.processes(node, "ssh[.]agent")
+        await_true(lambda node=node: not cluster.lab.processes(node, "ssh[.]agent"))
 
 
 def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
