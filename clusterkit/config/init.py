@@ -27,6 +27,7 @@ from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.metadata import machine_root
 from clusterkit.core.model import NO_PLATFORM, GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
+from clusterkit.transport.slurm_nodes import SCONTROL_CONFIG, parse_settings
 
 TIMEOUT_S = 10
 """A controller that does not answer lets Slurm's commands wait for much longer."""
@@ -34,7 +35,6 @@ TIMEOUT_S = 10
 SINFO = ("sinfo", "--noheader", "--format=%P|%D|%l|%G|%c|%m|%L")
 PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
 """Where sinfo is refused: `PrivateData=nodes` shows nodes to operators alone, partitions to all."""
-SCONTROL_CONFIG = ("scontrol", "show", "config")
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 
 SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc/hostfile"))
@@ -122,7 +122,7 @@ def discover_slurm(run: Run) -> Found:
     partitions = parse_sinfo(sinfo.output) if sinfo.ok else ()
     if sinfo.found and not partitions:
         partitions = parse_partitions(_output(run, PARTITIONS))
-    config = parse_config(_output(run, SCONTROL_CONFIG)) if partitions else {}
+    config = parse_settings(_output(run, SCONTROL_CONFIG)) if partitions else {}
     name = re.sub(r"[^A-Za-z0-9_.-]", "", config.get("ClusterName", "")).lstrip("_.-")
     modern = config.get("SelectType", "").endswith("cons_tres")
     return Found(
@@ -212,12 +212,6 @@ def parse_gres(text: str) -> tuple[tuple[str, ...], int]:
     found = [*_GPU.finditer(text)]
     types = tuple(dict.fromkeys(match["type"] for match in found if match["type"]))
     return types, sum(int(match["count"]) for match in found)
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Return the `Name = value` lines of `scontrol show config`."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
 def _output(run: Run, argv: Sequence[str]) -> str:

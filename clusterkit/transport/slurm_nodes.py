@@ -28,6 +28,7 @@ from clusterkit.transport.probe import (
 )
 from clusterkit.transport.script import Compound
 
+SCONTROL_CONFIG = ("scontrol", "show", "config")
 STRANGER = "Slurm knows no node of this name"
 _START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
@@ -355,12 +356,24 @@ def unknown_among(nodes: Iterable[str]) -> frozenset[str]:
     return frozenset()
 
 
+def parse_settings(text: str) -> dict[str, str]:
+    """Return the `Name = value` lines of `scontrol show config`."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
+def read_settings(*, timeout_s: float = 30.0) -> dict[str, str]:
+    """Ask Slurm for its settings; there are none where it does not answer."""
+    answer = run_command(SCONTROL_CONFIG, timeout_s=timeout_s)
+    return parse_settings(answer.output)
+
+
 def _hidden() -> Standing | None:
     """Return what is to be thought of nodes that sinfo does not list; None where none can sleep."""
-    config = run_command(("scontrol", "show", "config")).output
-    if re.search(r"^ResumeProgram\s*=\s*\(null\)", config, re.MULTILINE):
+    settings = read_settings()
+    if settings.get("ResumeProgram") == "(null)":
         return None
-    private = re.search(r"^PrivateData\s*=.*\bnodes\b", config, re.MULTILINE)
+    private = re.search(r"\bnodes\b", settings.get("PrivateData", ""))
     state = "HIDDEN" if private else "POWERED_DOWN"
     return Standing(states=(state,), words=ASLEEP[state])
 

@@ -26,7 +26,12 @@ from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, Ending, run_fed
 from clusterkit.transport.script import AnswerReader, Compound
-from clusterkit.transport.slurm_nodes import Standing, raise_if_no_node_is_to_blame, standings
+from clusterkit.transport.slurm_nodes import (
+    Standing,
+    raise_if_no_node_is_to_blame,
+    read_settings,
+    standings,
+)
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -244,9 +249,8 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
 
 def _binds() -> bool:
     """Tell whether Slurm binds tasks to CPUs; where not, srun complains of each --cpu-bind."""
-    config = run_command(["scontrol", "show", "config"], timeout_s=_CANCEL_S).output
-    plugins = re.search(r"^TaskPlugin\s*= (\S+)$", config, re.MULTILINE)
-    return plugins is None or "affinity" in plugins[1]
+    plugins = read_settings(timeout_s=_CANCEL_S).get("TaskPlugin")
+    return plugins is None or "affinity" in plugins
 
 
 def attached_argv(

@@ -51,7 +51,7 @@ _PAUSES_S = (2.0, 4.0, 8.0, 16.0)
 _OTHERS_DOING = frozenset({"timeout", "preempted", "cancelled"})
 """Reasons of nodes after which a restart would last no longer."""
 _ADDRESS = re.compile(r"\bNodeAddr=(\S+)")
-_PORT = re.compile(r"\b(?:Port=|SlurmdPort\s*=\s*)([0-9]{1,5})\b")
+_PORT = re.compile(r"\bPort=([0-9]{1,5})\b")
 
 
 class Step:
@@ -219,16 +219,16 @@ def _answering(nodes: Sequence[str]) -> set[str]:
     if not nodes:
         return set()
     records = run_command(["scontrol", "show", "node", "-o", ",".join(nodes)])
-    config = _PORT.search(run_command(["scontrol", "show", "config"]).output)
+    common = slurm_nodes.read_settings().get("SlurmdPort", "")
     found = slurm_nodes.split_records(records.output if not records.code else "")
-    if not found or config is None:
+    if not found or not re.fullmatch("[0-9]{1,5}", common):
         return set(nodes)
 
     def answers(name: str) -> bool:
         record = found.get(name, "")
-        address, port = _ADDRESS.search(record), _PORT.search(record) or config
+        address, port = _ADDRESS.search(record), _PORT.search(record)
         with suppress(OSError):
-            where = (address[1] if address else name, int(port[1]))
+            where = (address[1] if address else name, int(port[1] if port else common))
             with socket.create_connection(where, timeout=_CONNECT_S):
                 return True
         return False

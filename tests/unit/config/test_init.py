@@ -21,7 +21,6 @@ from clusterkit.cli.setup.init import _report
 from clusterkit.config.init import (
     NVIDIA_SMI,
     PARTITIONS,
-    SCONTROL_CONFIG,
     SINFO,
     Run,
     discover,
@@ -37,6 +36,7 @@ from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
 from clusterkit.transport.login import LoginNode
+from clusterkit.transport.slurm_nodes import SCONTROL_CONFIG
 
 MIXED = """\
 cpu*|40|1-00:00:00|(null)|64|256000|n/a
