@@ -736,3 +736,27 @@ def test_the_word_of_horovod_that_another_rank_had_ended_is_told_where_it_is_wra
         "AbortedError: Horovod has been shut down. This has been ca\nused by an exception on one\n"
     )
     assert cause(say(log)).rule == "horovod-report"
+
+
+def test_an_error_of_cuda_told_in_a_block_is_why_mpi_ended_the_others(say: Say) -> None:
+    bar = "=" * 83
+    log = f"""\
+CUDA Error:
+    File:       utilities/vector.cu
+    Line:       42
+    Error code: 700
+    Error text: an illegal memory access was encountered
+
+{bar}
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 0 PID 4711 RUNNING AT n1
+=   KILLED BY SIGNAL: 9 (Killed)
+{bar}
+"""
+    assert cause(say(log)).rule == "cuda-illegal-access"
+
+
+def test_memory_of_a_gpu_is_named_where_the_message_is_cut_off(say: Say) -> None:
+    found = cause(say("epoch 5: loss 2.3\nRuntimeError: CUDA out of memory\n"))
+    assert found.rule == "cuda-out-of-memory"
+    assert found.says == "A process asked for memory that the GPU did not have free."
