@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Self
 
-from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
+from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Seconds, Within
 
 PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
@@ -548,3 +548,5 @@ class JobStatus:
     """When the last of its nodes ended, of a job that is over."""
     expected_at: Moment | None = None
     """When the scheduler expects to start a job that is pending."""
+    time_limit_s: Seconds | None = None
+    """How long the scheduler lets it run, also where its partition set the limit."""

@@ -110,6 +110,8 @@ class SchedulerState:
     """The latest attempt that it knows of, where it counts them."""
     start: float | None = None
     """When it began, or is expected to, in seconds since the epoch; None where nobody says."""
+    limit_s: int | None = None
+    """How long it may run; None for no limit, and where nobody says."""
 
 
 class Executor:

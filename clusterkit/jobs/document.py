@@ -27,7 +27,8 @@ def document_of(job: Job) -> dict[str, Any]:
         "name": job.submission.name,
         "nodes": job.results,
         "gpus": job.submission.slots or None,
-        **picked(job.submission, "submitted_at", "time_limit_s"),
+        "submitted_at": job.submission.submitted_at,
+        "time_limit_s": job.submission.time_limit_s or job.status.time_limit_s,
         **picked(job.status, "started_at", "ended_at", "expected_at"),
         **(of_array if job.submission.array else {}),
     }

@@ -297,8 +297,9 @@ def _describe(job: Job) -> None:
         console.say(f"  network    {network}")
     attempts = node_results.read_attempts(job.run)
     console.say(f"  submitted  {_moment(submission.submitted_at)}", *_times(job, attempts))
-    if submission.time_limit_s:
-        console.say(f"  limit      {limit_in_words(submission.time_limit_s)}")
+    if limit_s := submission.time_limit_s or job.status.time_limit_s:
+        partitions = "" if submission.time_limit_s else ", of the partition"
+        console.say(f"  limit      {limit_in_words(limit_s)}{partitions}")
     console.say(*_hangs(job), *starter_lines(job), f"  folder     {job.run.path}")
     console.say(*_attempts(job, attempts))
     for line in notified(job.run) or ():

@@ -22,6 +22,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.slurm.limits import seconds_of
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Unparsed
 from clusterkit.transport.slurm_nodes import SlurmNode
@@ -37,10 +38,10 @@ _OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Partition|Reason|Restarts|Sta
 _BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
-_SQUEUE_FORMAT = "%i|%T|%r|%S|%o"
+_SQUEUE_FORMAT = "%i|%T|%r|%S|%l|%o"
 _COMPONENT = re.compile(r"\+\d{1,7}$")
 _CANCELLED, _COMPLETING = "CANCELLED", "COMPLETING"
-_SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
+_SACCT_FIELDS = "JobIDRaw,State,ExitCode,Start,TimelimitRaw,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
 _DAY_S = 86400
@@ -132,7 +133,7 @@ def exit_code_of(job_id: str) -> int | None:
 
 
 def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
-    """Read `squeue -h -t all -o "%i|%T|%r|%S|%o"`; lines that are no rows are passed over.
+    """Read `squeue -h -t all -o "%i|%T|%r|%S|%l|%o"`; lines that are no rows are passed over.
 
     Of a heterogeneous job (`12+0`, `12+1`) the first component counts, whose script it is. Slurm
     says of that one that it failed, where another was cancelled by itself: that it was is known
@@ -140,7 +141,7 @@ def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, Scheduler
     """
     found: dict[str, SchedulerState] = {}
     ended, completing = dict[str, int](), set[str]()
-    for named, word, reason, start, command in _rows(text, queries, fields=5):
+    for named, word, reason, start, limit, command in _rows(text, queries, fields=6):
         job_id, _, component = named.partition("+")
         if component not in {"", "0"}:
             if word == _CANCELLED:
@@ -149,25 +150,31 @@ def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, Scheduler
                 completing.add(job_id)
         elif is_script(command.strip(), queries[job_id].script):
             state = state_of(word, reason=reason.strip())
-            found[job_id] = replace(state, start=moment_of(start))
+            found[job_id] = replace(state, start=moment_of(start), limit_s=seconds_of(limit))
     for job_id in ended.keys() & found.keys():
         if found[job_id].state is JobState.FAILED:
             cancelled = state_of(_CANCELLED, reason=f"component {ended[job_id]} was cancelled")
-            found[job_id] = replace(cancelled, start=found[job_id].start)
+            found[job_id] = _at_times_of(found[job_id], cancelled)
     for job_id in completing & found.keys() - ended.keys():
         if found[job_id].state is JobState.FAILED:
-            found[job_id] = replace(state_of(_COMPLETING), start=found[job_id].start)
+            found[job_id] = _at_times_of(found[job_id], state_of(_COMPLETING))
     return found
 
 
+def _at_times_of(job: SchedulerState, state: SchedulerState) -> SchedulerState:
+    return replace(state, start=job.start, limit_s=job.limit_s)
+
+
 def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
-    """Read `sacct -n -X -P -o JobIDRaw,State,ExitCode,JobName`."""
+    """Read `sacct -n -X -P -o JobIDRaw,State,ExitCode,Start,TimelimitRaw,JobName`."""
     found = {}
-    for job_id, word, code, name in _rows(text, queries, fields=4):
+    for job_id, word, code, start, minutes, name in _rows(text, queries, fields=6):
         if name == queries[job_id].name:
             status, _, signum = code.partition(":")
             known = status.isdigit() and signum.isdigit()
-            found[job_id] = state_of(word, code=shell_code(status, signum) if known else None)
+            state = state_of(word, code=shell_code(status, signum) if known else None)
+            limit_s = 60 * int(minutes) if minutes.isdecimal() else None
+            found[job_id] = replace(state, start=moment_of(start), limit_s=limit_s)
     return found
 
 
@@ -252,18 +259,21 @@ def squeue(*options: str) -> str:
     Raises:
         RemoteError: squeue is missing or could not ask; that a job has gone is another answer.
     """
-    # Whoever has set another format of times has it in all that squeue prints.
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-    answer = run_command(["squeue", "-h", "-t", "all", *options], environment=environment)
+    answer = run_command(["squeue", "-h", "-t", "all", *options], environment=_plain_times())
     if answer.code and _UNKNOWN_ID not in answer.errors.lower():
         output = answer.errors.strip() or "squeue failed"
         raise RemoteError(f"Slurm does not answer: {output}", hint="try again; or: scontrol ping")
     return answer.output
 
 
+def _plain_times() -> dict[str, str]:
+    # Whoever has set another format of times has it in all that squeue and sacct print.
+    return {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
 def sacct(*options: str) -> str:
     """Return what accounting has of jobs; nothing where it is disabled, as at many small sites."""
-    answer = run_command(["sacct", "-n", "-X", "-P", *options])
+    answer = run_command(["sacct", "-n", "-X", "-P", *options], environment=_plain_times())
     return answer.output if answer.code == 0 else ""
 
 

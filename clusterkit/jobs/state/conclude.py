@@ -103,6 +103,7 @@ def evaluate(evidence: Evidence) -> JobStatus:
         exit_code=_exit_code(evidence, state),
         reason=reason,
         nodes=names,
+        time_limit_s=slurm.limit_s if slurm is not None else None,
         **_times(evidence, state),
     )
 
@@ -183,13 +184,26 @@ def _never(evidence: Evidence) -> JobState:
 
 
 def _went_well(evidence: Evidence) -> bool:
-    """Tell whether the results say that the job is over, and ended well."""
+    """Tell whether the results say that the job is over, and ended well.
+
+    Ranks that Slurm told to end at the time limit may have obeyed with exit code 0: whether they
+    did, or had ended just before, Slurm says.
+    """
     results, slurm = evidence.results.nodes, evidence.scheduler
     min_nodes = evidence.submission.least
+    if slurm is not None and slurm.state is not JobState.SUCCEEDED and _at_limit(results, slurm):
+        return False
     if _complete(evidence) and all(result.exit_code == 0 for result in results):
         return True
     over = slurm is None or slurm.state.final or slurm.word == "COMPLETING"
     return over and min_nodes is not None and attempts.succeeded(results, min_nodes=min_nodes)
+
+
+def _at_limit(results: Iterable[NodeResult], slurm: SchedulerState) -> bool:
+    """Tell whether a node ended when the time of the job was up, as far as that is known."""
+    if slurm.start is None or slurm.limit_s is None:
+        return slurm.state is JobState.TIMEOUT
+    return any(result.ended_at >= slurm.start + slurm.limit_s for result in results)
 
 
 def _again(evidence: Evidence, slurm: SchedulerState) -> tuple[JobState, str | None] | None:
@@ -242,7 +256,8 @@ def _as_scheduler_says(evidence: Evidence, slurm: SchedulerState) -> tuple[JobSt
 
 def _why_it_is_so(evidence: Evidence, slurm: SchedulerState) -> str | None:
     if slurm.state is JobState.RUNNING and evidence.why_again:
-        return f"{evidence.why_again}; {_next_attempt(evidence)}"
+        before = f"attempt {evidence.attempt + 1} ended: {evidence.why_again}"
+        return f"{_next_attempt(evidence)}; {before}"
     # While it runs, such a word is of the attempt before.
     told = slurm.state is not JobState.RUNNING or slurm.reason not in _NO_REASON
     return slurm.reason if told else None

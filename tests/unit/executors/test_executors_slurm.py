@@ -115,21 +115,26 @@ def test_slurms_states(word: str, state: JobState) -> None:
 
 
 def test_squeue_rows_are_ours_only_with_our_script() -> None:
-    ours = f"7|RUNNING|None|N/A|{SCRIPT}\n"
+    ours = f"7|RUNNING|None|N/A|30:00|{SCRIPT}\n"
     assert parse_squeue(ours, WANTED)["7"].state is JobState.RUNNING
-    assert parse_squeue("7|RUNNING|None|N/A|/somebody/else.sh\n", WANTED) == {}
+    assert parse_squeue("7|RUNNING|None|N/A|30:00|/somebody/else.sh\n", WANTED) == {}
     assert parse_squeue("slurm_load_jobs error: nonsense\n\n7|\n", WANTED) == {}
-    pending = parse_squeue(f"7|PENDING|Resources|N/A|{SCRIPT}\n", WANTED)["7"]
+    pending = parse_squeue(f"7|PENDING|Resources|N/A|30:00|{SCRIPT}\n", WANTED)["7"]
     assert (pending.state, pending.reason) == (JobState.PENDING, "Resources")
     assert pending.start is None
-    expected = parse_squeue(f"7|PENDING|Resources|2026-11-27T20:15:00|{SCRIPT}\n", WANTED)["7"]
+    expected = parse_squeue(f"7|PENDING|Resources|2026-11-27T20:15:00|30:00|{SCRIPT}\n", WANTED)[
+        "7"
+    ]
     local = time.mktime((2026, 11, 27, 20, 15, 0, 0, 0, -1))
-    assert expected.start == local
+    assert (expected.start, expected.limit_s) == (local, 1800)
+    endless = parse_squeue(f"7|RUNNING|None|N/A|UNLIMITED|{SCRIPT}\n", WANTED)["7"]
+    assert endless.limit_s is None
 
 
 def test_a_component_that_was_cancelled_by_itself_is_named() -> None:
     def state(first: str, second: str) -> tuple[JobState, str | None]:
-        rows = f"7+1|{second}|None|N/A|{SCRIPT}\n7+0|{first}|NonZeroExitCode|N/A|{SCRIPT}\n"
+        rows = f"7+1|{second}|None|N/A|30:00|{SCRIPT}\n"
+        rows += f"7+0|{first}|NonZeroExitCode|N/A|30:00|{SCRIPT}\n"
         (found,) = parse_squeue(rows, WANTED).values()
         return found.state, found.reason
 
@@ -140,18 +145,23 @@ def test_a_component_that_was_cancelled_by_itself_is_named() -> None:
 
 
 def test_sacct_rows_are_ours_only_with_our_name() -> None:
-    found = parse_sacct("7|FAILED|3:0|toy\n8|FAILED|1:0|toy\n", WANTED)
-    assert found["7"].exit_code == 3
+    found = parse_sacct(
+        "7|FAILED|3:0|2026-11-27T20:15:00|30|toy\n8|FAILED|1:0|Unknown|UNLIMITED|toy\n", WANTED
+    )
+    local = time.mktime((2026, 11, 27, 20, 15, 0, 0, 0, -1))
+    assert (found["7"].exit_code, found["7"].start, found["7"].limit_s) == (3, local, 1800)
     assert list(found) == ["7"]
-    assert parse_sacct("7|COMPLETED|0:0|other\n", WANTED) == {}
-    assert parse_sacct("7|OUT_OF_MEMORY|0:125|toy\n", WANTED)["7"].reason == "out of memory"
-    assert parse_sacct("7|CANCELLED by 0|0:15|toy\n", WANTED)["7"].exit_code == 143
+    assert parse_sacct("7|COMPLETED|0:0|Unknown|30|other\n", WANTED) == {}
+    assert (
+        parse_sacct("7|OUT_OF_MEMORY|0:125|Unknown|30|toy\n", WANTED)["7"].reason == "out of memory"
+    )
+    assert parse_sacct("7|CANCELLED by 0|0:15|Unknown||toy\n", WANTED)["7"].exit_code == 143
 
 
 def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_path: Path) -> None:
     asked = tmp_path / "asked"
-    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|N/A|{SCRIPT}"')
-    fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|toy"')
+    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|N/A|30:00|{SCRIPT}"')
+    fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|Unknown|30|toy"')
     wanted = {**WANTED, "8": WANTED["7"]}
     found = states.query(wanted)
     assert {job: state.state.value for job, state in found.items()} == {
@@ -260,7 +270,7 @@ def test_commands_answer_in_english_and_sbatch_keeps_the_users_language(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|N/A|{SCRIPT}'")
+    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|N/A|30:00|{SCRIPT}'")
     states.query(WANTED)
     assert (tmp_path / "lang").read_text() == "C\n"
     fake("sbatch", SBATCH)
@@ -298,7 +308,7 @@ def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) ->
         "squeue",
         f"""
         case "$*" in
-            *-j*) echo "4711|RUNNING|None|N/A|{run.path}/job.sbatch" ;;
+            *-j*) echo "4711|RUNNING|None|N/A|30:00|{run.path}/job.sbatch" ;;
             *) echo "4711|{run.path}/job.sbatch|(null)" ;;
         esac
         """,
@@ -510,7 +520,7 @@ def test_a_job_whose_client_died_is_found_by_its_script(fake: Fake, tmp_path: Pa
         "squeue",
         f"""
         case "$*" in
-            *-j*) echo "99|PENDING|Priority|N/A|{run.path}/job.sbatch" ;;
+            *-j*) echo "99|PENDING|Priority|N/A|30:00|{run.path}/job.sbatch" ;;
             *) echo "99|{run.path}/job.sbatch|(null)" ;;
         esac
         """,
@@ -534,7 +544,7 @@ def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path)
     run, _, _ = submit(slurm_plan(tmp_path))
     said = "srun: unrecognized option '--container-image=/x.sqsh'"
     (run.submitit / "4711_batch.out").write_text("\n" * 3 + f"{said}\nTry more\n")
-    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|30:00|{run.path}/job.sbatch"')
     job = load_job(run)
     assert job.status.state is JobState.FAILED
     assert batch_output(job) == (said, "Try more")
@@ -559,7 +569,7 @@ def test_a_python_that_no_node_has_is_told_by_the_shell_of_its_task(
     (run.submitit / "4711_0_log.out").touch()
     (run.submitit / "4711_1_log.out").write_text(f"{said}\n")
     (run.submitit / "999_0_log.out").write_text("of an earlier one\n")
-    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|N/A|30:00|{run.path}/job.sbatch"')
     job = load_job(run)
     assert batch_output(job) == (said, task)
     cause = diagnose_job(job, load_rules()).diagnosis.cause
@@ -572,7 +582,7 @@ def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_pa
 
     fake("sbatch", SBATCH)
     run, _, _ = submit(slurm_plan(tmp_path))
-    fake("squeue", f'echo "4711|RUNNING|None|N/A|{run.path}/job.sbatch"')
+    fake("squeue", f'echo "4711|RUNNING|None|N/A|30:00|{run.path}/job.sbatch"')
     job = RunJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
     assert job.state == "RUNNING"
     assert job.num_tasks == 2

@@ -87,11 +87,11 @@ def test_accounting_knows_the_nodes_of_a_job_that_slurm_has_forgotten(fake: Fake
 
 def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
     slurm(fake, JOB.format(""), UP.format("n1"), DOWN.format("n2"))
-    fake("squeue", f"echo '7|NODE_FAIL|NodeDown|N/A|{SCRIPT}'")
+    fake("squeue", f"echo '7|NODE_FAIL|NodeDown|N/A|30:00|{SCRIPT}'")
     reason = states.query(WANTED)["7"].reason
     assert reason is not None
     assert reason.startswith("a node failed: n2 is down")
-    fake("squeue", f"echo '7|RUNNING|None|N/A|{SCRIPT}'")
+    fake("squeue", f"echo '7|RUNNING|None|N/A|30:00|{SCRIPT}'")
     assert states.query(WANTED)["7"].reason is None
 
 
@@ -120,7 +120,7 @@ BOOTS = "JobId=7 StartTime=2026-11-27T04:16:22 Partition=cloud NodeList=n[3-4]"
 
 
 def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
-    fake("squeue", f"echo '7|CONFIGURING|None|N/A|{SCRIPT}'")
+    fake("squeue", f"echo '7|CONFIGURING|None|N/A|30:00|{SCRIPT}'")
     up = "NodeName=n3 State=MIXED+CLOUD"
     of_nodes = f"node) echo '{up}'; echo '{BOOTING}'"
     config = "config) echo 'ResumeTimeout           = 60 sec'"
@@ -136,7 +136,7 @@ def test_of_nodes_that_boot_it_is_told_which_and_until_when(fake: Fake) -> None:
 
 def test_a_job_that_no_nodes_are_left_for_names_those_that_are_down(fake: Fake) -> None:
     reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"
-    fake("squeue", f"echo '7|PENDING|{reason}|N/A|{SCRIPT}'")
+    fake("squeue", f"echo '7|PENDING|{reason}|N/A|30:00|{SCRIPT}'")
     slurm(fake, BOOTS)
     fake("sinfo", "echo 'n4|down~|ResumeTimeout reached'; echo 'n7|drained|none'; echo 'a line'")
     told = f"{reason}: n4 is down~, ResumeTimeout reached; n7 is drained"
@@ -146,7 +146,7 @@ def test_a_job_that_no_nodes_are_left_for_names_those_that_are_down(fake: Fake) 
 
 
 def test_of_a_job_that_slurm_put_back_it_is_told_which_node_did_not_start(fake: Fake) -> None:
-    fake("squeue", f"echo '7|PENDING|BeginTime|N/A|{SCRIPT}'")
+    fake("squeue", f"echo '7|PENDING|BeginTime|N/A|30:00|{SCRIPT}'")
     fake("sinfo", '[[ "$*" == *--states=down\\ * ]] && echo "n4|down~|ResumeTimeout reached"')
     slurm(fake, f"{BOOTS} Restarts=1")
     assert query(WANTED)["7"].reason == "BeginTime: n4 is down~, ResumeTimeout reached"

@@ -217,10 +217,13 @@ def test_slurms_own_words_are_read(tmp_path: Path) -> None:
     from clusterkit.executors.slurm.states import Query  # noqa: PLC0415
 
     wanted = {"7": Query(script=run.path / "job.sbatch", name="toy", since=0.0)}
-    line = f"7|CANCELLED|DependencyNeverSatisfied|N/A|{run.path}/job.sbatch\n"
+    line = f"7|CANCELLED|DependencyNeverSatisfied|N/A|30:00|{run.path}/job.sbatch\n"
     assert parse_squeue(line, wanted) == {
         "7": SchedulerState(
-            state=JobState.CANCELLED, word="CANCELLED", reason="DependencyNeverSatisfied"
+            state=JobState.CANCELLED,
+            word="CANCELLED",
+            reason="DependencyNeverSatisfied",
+            limit_s=1800,
         )
     }
 

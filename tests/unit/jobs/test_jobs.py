@@ -81,6 +81,7 @@ def judged(
     left_out: int = 0,
     in_vain: str | None = None,
     spares: int = 0,
+    why_again: str | None = None,
 ) -> JobStatus:
     submission = Submission(
         run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
@@ -100,6 +101,7 @@ def judged(
         now=now,
         in_vain=in_vain,
         left_out=left_out,
+        why_again=why_again,
     )
     return evaluate(evidence)
 
@@ -199,6 +201,19 @@ def test_the_scheduler_knows_why() -> None:
     assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
 
 
+def test_ranks_that_obey_the_time_limit_with_exit_code_0_have_not_succeeded() -> None:
+    limit = dataclasses.replace(says(JobState.TIMEOUT), start=100.0, limit_s=60)
+    completing = dataclasses.replace(says(JobState.RUNNING, "COMPLETING"), start=100.0, limit_s=60)
+    obeyed, before = node(1, ended=161.0), node(1, ended=150.0)
+    told = judged(node(0, ended=150.0), obeyed, said=limit)
+    assert (told.state, told.exit_code, told.time_limit_s) == (JobState.TIMEOUT, None, 60)
+    assert verdict(node(0), obeyed, said=completing) == ("running", None), "Slurm will say it"
+    assert verdict(node(0), obeyed, said=says(JobState.SUCCEEDED)) == ("succeeded", 0)
+    assert verdict(node(0), obeyed) == ("succeeded", 0)  # Slurm has forgotten it
+    for said in (limit, completing):
+        assert verdict(node(0), before, said=said) == ("succeeded", 0)
+
+
 def test_nodes_that_a_time_limit_ends_one_after_the_other_miss_each_other() -> None:
     gone = dataclasses.replace(node(0, 255), lost="n1 no longer hears of it")
     ended, limit = node(1, 143, "timeout"), says(JobState.TIMEOUT)
@@ -292,6 +307,8 @@ def test_a_requeued_job_is_not_over() -> None:
     assert (
         judged(*both, said=waits, requeue=1).reason == "attempt 2 of 2 is queued: ReqNodeNotAvail"
     )
+    again = judged(*both, said=says(JobState.RUNNING), requeue=1, why_again="time limit")
+    assert again.reason == "attempt 2 of 2; attempt 1 ended: time limit"
     runs = dataclasses.replace(says(JobState.RUNNING), reason="NonZeroExitCode")  # of the last one
     assert judged(*both, said=runs, requeue=1).reason is None
     assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
@@ -866,6 +883,13 @@ def test_a_job_shows_its_time_limit(clusterkit: Path) -> None:
     done = ck("status", run.key)
     assert "\n  limit      30 min\n" in done.stdout
     assert json.loads(ck("status", run.key, "--json").stdout)["time_limit_s"] == 1800
+    of_partition = make_run(clusterkit, "short", job_id="8")
+    submission = runfolder.read_submission(of_partition)
+    assert submission is not None
+    ended = JobStatus(state=JobState.TIMEOUT, time_limit_s=300)
+    runfolder.write_state(of_partition, submission, ended)
+    assert "\n  limit      5 min, of the partition\n" in ck("status", "8").stdout
+    assert json.loads(ck("status", "8", "--json").stdout)["time_limit_s"] == 300
     unlimited = make_run(clusterkit, "other-20261120-120000-aaaaaa")
     assert "\n  limit " not in ck("status", unlimited.key).stdout
 
