@@ -106,6 +106,11 @@ def name_of(job: Job) -> str:
     return job.submission.job_id or job.run.key
 
 
+def label_of(job: Job) -> str:
+    """Return what to type to mean this job, and its name: `4711 (train)`."""
+    return f"{name_of(job)} ({job.submission.name})"
+
+
 _MOST_TOLD = 100
 _BATCH = "_batch.out"
 _TASK = "_log.out"

@@ -195,6 +195,12 @@ def _name_of(run: RunFolder) -> str:
     return run.run_id.rsplit("-", 3)[0]
 
 
+def begins_name(word: str, run: RunFolder) -> bool:
+    """Tell whether a word that stands for a run is no more than the beginning of its name."""
+    begins = run.run_id.startswith(word) and len(word) < len(_name_of(run))
+    return begins and word not in {LATEST, job_id_in(run)} and not Path(word).is_dir()
+
+
 def _of_array(array: str, roots: Sequence[Path]) -> dict[int, RunFolder]:
     """Return the runs of an array by their numbers.
 

@@ -166,6 +166,21 @@ def state_text(job: Job) -> str:
     return f"{text}: {reason}" if reason else text
 
 
+_BEFORE = {
+    JobState.SUCCEEDED: "has",
+    JobState.FAILED: "has",
+    JobState.TIMEOUT: "ended by",
+    JobState.PENDING: "is",
+    JobState.RUNNING: "is",
+    JobState.UNKNOWN: "is in state",
+}
+
+
+def sentence_of(job: Job) -> str:
+    """Return what became of a job as the end of a sentence: `has succeeded`, `was cancelled`."""
+    return f"{_BEFORE.get(job.status.state, 'was')} {state_text(job)}"
+
+
 def expected_start(job: Job) -> str:
     """Return `; expected start 11-30 21:04` for a job that waits, where Slurm says when."""
     status = job.status

@@ -9,6 +9,8 @@ Flags stand there with dashes, and are found with underscores as well.
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -21,7 +23,7 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
 
 _NO_VERB = re.compile("No such command '(.*)'\\.?")
-_TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \(([^ )]+)")
+_TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \(([^)]+)")
 _NOT_THIS_NUMBER = re.compile(
     r"Invalid value for '(--[\w-]+)'(?:: '(\d{1,9})s')?.*is not a whole number", re.ASCII
 )
@@ -47,19 +49,19 @@ def usage_error(error: TyperException, arguments: Sequence[str]) -> UserError:
         hint = verb_instead(verb[1]) or hint
     elif verb is not None:
         hint = _command_instead(path.removeprefix("clusterkit "), verb[1], path) or hint
-    hint = _values_hint(message, path, arguments) or hint
+    hint = _values_hint(message, path, arguments, context) or hint
     message = message[:1].lower() + message[1:].rstrip(".")
     return UserError(message, hint=hint or f"{path} --help")
 
 
-def _values_hint(message: str, path: str, arguments: Sequence[str]) -> str | None:
+def _values_hint(message: str, path: str, arguments: Sequence[str], context: Any) -> str | None:
     """Return what to type where words are missing, too many, or no numbers."""
-    extra = _TOO_MANY.match(message)
+    too_many = _TOO_MANY.match(message)
+    if too_many is not None:
+        return _too_many_hint(too_many[1].split(), path, context)
     number = _NOT_THIS_NUMBER.match(message)
-    if extra is not None and path == "clusterkit report":
-        return f"clusterkit status {extra[1]} --usage, of one job"
-    if extra is not None and path == "clusterkit shell":
-        return f"to run a command: clusterkit exec JOB -- {extra[1]}"
+    if path == "clusterkit exec" and message.startswith("Missing argument 'COMMAND"):
+        return _without_command(arguments[1:], context.command)
     if path == "clusterkit estimate" and message.startswith("Invalid value for '--gpus'"):
         return "one number; leave it out to see the smallest that is enough"
     if path == "clusterkit preflight" and message.startswith("Invalid value for '--nodes'"):
@@ -68,6 +70,30 @@ def _values_hint(message: str, path: str, arguments: Sequence[str]) -> str | Non
     if message.startswith("Missing argument 'JOB"):
         return f"{path} latest, or another of those that `clusterkit status` lists"
     return f"a number behind it: {number[1]} {number[2] or 1}" if number is not None else None
+
+
+def _too_many_hint(extra: Sequence[str], path: str, context: Any) -> str | None:
+    if path == "clusterkit report":
+        return f"clusterkit status {extra[0]} --usage, of one job"
+    if path == "clusterkit shell":
+        return f"to run a command: clusterkit exec JOB -- {extra[0]}"
+    if "--hosts" in _options(context.command):
+        return f"nodes by name: --hosts {quote(','.join(extra))}"
+    return None
+
+
+def _without_command(arguments: Sequence[str], command: Any) -> str:
+    """Return what to type where `exec` has one word only: it is a job, or a command without one."""
+    word = next((value for option, value in own_words(arguments, command) if not option), None)
+    if word is None or shutil.which(word) is not None:
+        return in_a_job_or_on_nodes([word or arguments[-1]])
+    return f"clusterkit exec {quote(word)} -- COMMAND"
+
+
+def in_a_job_or_on_nodes(command: Sequence[str]) -> str:
+    """Return how a command is run inside a job, and how on the nodes of a cluster."""
+    line = shlex.join(command)
+    return f"in a job: clusterkit exec JOB -- {line}; on nodes: clusterkit nodes run -- {line}"
 
 
 def verb_instead(word: str) -> str | None:
@@ -224,7 +250,10 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
             return _hint(*other, value) if other else None
     own = _instead(path.removeprefix("clusterkit ").replace(" ", "-")).get(option)
     if own is not None and _has(own[0], known):
-        return _hint(own[0].replace("VERB", path), own[1], _value_of(typed, arguments))
+        value = _value_of(typed, arguments)
+        if "WORDS" in own[0]:
+            return _with_the_rest(own[0], typed, value, arguments)
+        return _hint(own[0].replace("VERB", path), own[1], value)
     if option in _instead("sbatch"):
         instead, remark = _instead("sbatch")[option]
         instead = instead.replace("KEY", option[2:])
@@ -234,6 +263,14 @@ def _ours(option: str, arguments: Sequence[str], known: Collection[str]) -> str 
         instead, remark = _instead("job").get(option, ("", ""))
     usable = instead and "--set" in known and _has(instead, known)
     return _hint(instead, remark, value) if usable else None
+
+
+def _with_the_rest(instead: str, flag: str, value: str | None, arguments: Sequence[str]) -> str:
+    """Return what to type instead of a flag with its value, with all other WORDS as they stand."""
+    words = list(arguments[1:])
+    at = next(i for i, word in enumerate(words) if word.partition("=")[0] == flag)
+    del words[at : at + 1 + (value is not None and "=" not in words[at])]
+    return instead.replace("VALUE", quote(value or "10m")).replace("WORDS", shlex.join(words))
 
 
 def _has(instead: str, known: Collection[str]) -> bool:

@@ -23,8 +23,8 @@ from clusterkit.cli.jobs.wait import UNDER_WAY
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState
 from clusterkit.core.text import table
-from clusterkit.jobs.document import counted, document_of, name_of
-from clusterkit.jobs.find import Named, SeveralRunsError
+from clusterkit.jobs.document import counted, document_of, label_of, name_of
+from clusterkit.jobs.find import SHOWN_CANDIDATES, Named, SeveralRunsError, begins_name
 from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel as end
 from clusterkit.jobs.watch import cancel_all
@@ -137,8 +137,6 @@ def _all_named(words: Sequence[str]) -> list[Named]:
             errors.append(error)
     if errors and len(words) > 1:
         console.note("none of these jobs is cancelled:")
-    if len(errors) == 1:
-        raise errors[0]
     if errors:
         raise UserError(problems=[problem for error in errors for problem in error.problems])
     return found
@@ -147,11 +145,13 @@ def _all_named(words: Sequence[str]) -> list[Named]:
 def _named(word: str) -> Named:
     """Return the runs that a word names: of several jobs of that name the one that is not over.
 
+    The beginning of a name names jobs elsewhere; here nobody is to lose `train-big` to `train`.
+
     Raises:
         UserError: there is none, with `--all` where the word means all, or is a pattern.
     """
     try:
-        return unfinished_named(word)
+        named = unfinished_named(word)
     except SeveralRunsError:
         raise
     except UserError as error:
@@ -160,6 +160,15 @@ def _named(word: str) -> Named:
         pattern = "" if word in {"all", "*"} else f" --name {shlex.quote(word)}"
         hint = f"clusterkit cancel --all{pattern}"
         raise UserError(f"{word}: not a job", hint=hint) from error
+    if begins_name(word, named.runs[0]):
+        only = load_jobs(named.runs)
+        jobs = ", ".join(f"{label_of(job)} {job.status.state}" for job in only[:SHOWN_CANDIDATES])
+        typed = named.array or " ".join(map(name_of, only))
+        raise UserError(
+            f"no job is called {word!r}; it is the beginning of {jobs}",
+            hint=f"clusterkit cancel {typed}",
+        )
+    return named
 
 
 def _end(named: Named) -> tuple[list[Job], list[str]]:
@@ -192,4 +201,4 @@ def _show(
         already = "was over already: " if job.status.state.final else ""
         if job.status.state is JobState.CANCELLED and not was_over:
             already = ""
-        console.say(f"{name_of(job)} ({job.submission.name}) {already}{state_text(job)}")
+        console.say(f"{label_of(job)} {already}{state_text(job)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -11,10 +12,12 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
-from clusterkit.cli.frame.job_args import JobArgument, run_named
+from clusterkit.cli.frame.job_args import JobArgument, run_named, runs_named
+from clusterkit.cli.frame.usage import in_a_job_or_on_nodes
 from clusterkit.cli.nodes.answers import TIMEOUT_S, report, require_time, require_words
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
+from clusterkit.jobs.find import NoSuchJobError
 from clusterkit.jobs.state.load import Job, load_job
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ def exec_(
     from clusterkit.jobs.inside import run_inside, run_on_all
 
     require_words(command)
+    _require_job(job, command)
     if everywhere:
         if node is not None or terminal:
             raise UserError(
@@ -93,6 +97,23 @@ def forward(job: JobArgument, port: str, node: str | None = None) -> None:
         console.say(f"http://localhost:{way.local} is port {there} of {place.node}; Ctrl-C ends it")
         sys.stdout.flush()
         way.serve()
+
+
+def _require_job(word: str, command: Sequence[str]) -> None:
+    """Refuse a command behind `--` whose first word was taken for the job.
+
+    Raises:
+        UserError: it is no job, and stands behind `--`.
+    """
+    before = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    if word in before:
+        return
+    try:
+        runs_named(word)
+    except NoSuchJobError as error:
+        hint = in_a_job_or_on_nodes([word, *command])
+        message = f"{word!r} was taken for JOB, which stands before `--`"
+        raise UserError(message, hint=hint) from error
 
 
 def _place(job: str, node: str | None) -> Place:

@@ -20,6 +20,7 @@ from clusterkit.cli.frame.job_args import (
     note_owner,
     run_named,
     runs_named,
+    sentence_of,
     state_text,
     unfinished_named,
 )
@@ -149,7 +150,7 @@ def _say_of_nothing(job: Job) -> None:
     """Say how it is that no node has printed anything, with what the batch script has."""
     batch = batch_output(job)
     yet = "" if job.status.state.final else " yet"
-    console.note(f"nothing printed{yet}; the job is {state_text(job)}")
+    console.note(f"nothing printed{yet}; the job {sentence_of(job)}")
     if batch:
         console.note(f"its batch script ended with ({job.run.submitit}):")
     console.say(*batch)
@@ -200,12 +201,12 @@ def follow_run(
         job = load_job(run)
     except KeyboardInterrupt:
         left = load_job(run)
-        name, state = name_of(left), left.status.state
-        still = "still running" if state is JobState.RUNNING else state.value
+        name, runs = name_of(left), left.status.state is JobState.RUNNING
+        still = "is still running" if runs else sentence_of(left)
         chosen = f" --node {node}" if node is not None else ""
         chosen = f" --rank {rank}" if rank is not None else chosen
         console.note(
-            f"\n{name} is {still}\n  come back  clusterkit logs -f {name}{chosen}\n"
+            f"\n{name} {still}\n  come back  clusterkit logs -f {name}{chosen}\n"
             f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED

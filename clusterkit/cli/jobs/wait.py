@@ -34,6 +34,7 @@ from clusterkit.jobs.document import (
     array_document,
     counted,
     full_document_of,
+    label_of,
     name_of,
 )
 from clusterkit.jobs.logs import last_step_line
@@ -128,8 +129,7 @@ def wait_for_runs(
         for job in jobs:
             why = why_failed(job)
             if named and why:
-                which = f"{name_of(job)} ({job.submission.name})"
-                console.note(*labelled("job", which, console.bold))
+                console.note(*labelled("job", label_of(job), console.bold))
             console.note(*why)
     else:
         console.note(f"{array} {counted(jobs)}")

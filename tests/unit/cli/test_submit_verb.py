@@ -141,7 +141,25 @@ TORCHRUN = ("--framework", "torchrun")
         (("images", "push", "x"), ["hint: clusterkit images build NAME --push"]),
         (("bench", "nccl"), ["hint: clusterkit bench collectives\n"]),
         (("bench", "collectives", "-b", "8"), ["hint: --sizes (FIRST:LAST, such as"]),
-        (("wait", "-t", "5", "latest"), ["hint: timeout 10m clusterkit wait ..."]),
+        (("wait", "-t", "5", "latest"), ["hint: timeout 5 clusterkit wait latest\n"]),
+        (("wait", "a", "b", "--timeout=1h"), ["hint: timeout 1h clusterkit wait a b\n"]),
+        (("preflight", "n1", "n2"), ["hint: nodes by name: --hosts n1,n2\n"]),
+        (
+            ("exec", "--", "hostname"),
+            [
+                "hint: in a job: clusterkit exec JOB -- hostname; on nodes:",
+                "clusterkit nodes run -- hostname",
+            ],
+        ),
+        (
+            ("exec", "--", "uname", "-a"),
+            [
+                "error: 'uname' was taken for JOB, which stands before `--`",
+                "clusterkit exec JOB -- uname -a",
+                "clusterkit nodes run -- uname -a",
+            ],
+        ),
+        (("exec", "4711"), ["hint: clusterkit exec 4711 -- COMMAND\n"]),
         (("shell", "x", "-c", "nvidia-smi"), ["hint: clusterkit exec JOB -- nvidia-smi"]),
         (("shell", "x", "--", "nvidia-smi"), ["command: clusterkit exec JOB -- nvidia-smi"]),
         (("preflight", "--nodes", "n[1-2]"), ["a number; nodes by name: --hosts 'n[1-2]'"]),

@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from clusterkit.cli.diagnose.report import not_again
-from clusterkit.cli.frame.job_args import plain_state, state_text, values_text
+from clusterkit.cli.frame.job_args import plain_state, sentence_of, state_text, values_text
 from clusterkit.cli.jobs.cancel import cancel
 from clusterkit.cli.jobs.logs import _End, follow_run
 from clusterkit.cli.jobs.status import _attempts, _size, _table, _times, endings
@@ -27,13 +27,14 @@ from clusterkit.cli.jobs.wait import _rows, wait, wait_for_runs, worst
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult, RequeueOn
+from clusterkit.core.text import ESCAPES
 from clusterkit.executors import SchedulerState
 from clusterkit.executors.run import node_results, placement, runfolder
 from clusterkit.executors.run.node_results import Results, read_attempts
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs import watch as watch_module
-from clusterkit.jobs.find import Named, find_run, find_runs, list_runs
+from clusterkit.jobs.find import Named, begins_name, find_run, find_runs, list_runs
 from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, evaluate
 from clusterkit.jobs.state.load import Job, load_jobs
@@ -1188,6 +1189,45 @@ def test_all_jobs_that_have_not_ended_are_cancelled_once_that_is_confirmed(
     ]
     alone = start(clusterkit, "sleep 600")  # one needs no question
     assert ck("cancel", "--all").stdout.startswith(f"local-{alone.key} (toy) cancelled")
+
+
+def test_the_beginning_of_a_name_cancels_nothing(clusterkit: Path) -> None:
+    run = make_run(clusterkit, "train-big", job_id="9", now=time.time())
+    refused = ck("cancel", "train")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(
+        "error: no job is called 'train'; it is the beginning of 9 (train-big) "
+    )
+    assert refused.stderr.endswith("\nhint: clusterkit cancel 9\n")
+    assert not run.cancelled.exists()
+    assert ck("status", "train").stdout.startswith("9  ")
+    assert not any(begins_name(word, run) for word in ("train-big", run.run_id, "9", "latest"))
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (JobState.SUCCEEDED, "has succeeded"),
+        (JobState.FAILED, "has failed (exit 3): n1 exited with 3"),
+        (JobState.CANCELLED, "was cancelled: n1 exited with 3"),
+        (JobState.TIMEOUT, "ended by timeout (exit 3): n1 exited with 3"),
+        (JobState.RUNNING, "is running"),
+        (JobState.UNKNOWN, "is in state unknown"),
+    ],
+)
+def test_the_state_of_a_job_is_told_in_a_sentence(
+    clusterkit: Path, state: JobState, said: str
+) -> None:
+    run = make_run(clusterkit)
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    failed = state in {JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT}
+    why = {"exit_code": 3, "reason": "n1 exited with 3"} if failed else {}
+    job = Job(run=run, submission=submission, status=JobStatus(state=state, **why))
+    assert ESCAPES.sub("", sentence_of(job)) == said
+    if state.final:
+        runfolder.write_state(run, submission, job.status)
+        assert f"nothing printed; the job {said}\n" in ck("logs", "7").stderr
 
 
 def test_cancel_says_what_to_type_for_all_jobs(clusterkit: Path) -> None:
