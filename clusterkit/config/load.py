@@ -311,7 +311,7 @@ class _Loader:
 
     def _report_missing_kind(self, name: str, layers: _Layers) -> None:
         where = f"clusters.{name}"
-        if self._refused(where, f"{where}.kind"):
+        if self._refused(where, f"{where}.kind") or self._mistyped(where, "kind"):
             return  # it was given, and is wrong
         position = next((given.position for given in layers.values()), None)
         hint = f"add `kind: {' | '.join(ClusterKind)}`"
@@ -339,7 +339,8 @@ class _Loader:
         except UserError as error:
             self.problems += error.problems
             values["hosts"] = (Host(name=name),)
-        if kind.lists_hosts and not values["hosts"] and not self._refused(f"{where}.hosts"):
+        wrong = self._refused(f"{where}.hosts") or self._mistyped(where, "hosts", "hostfile")
+        if kind.lists_hosts and not values["hosts"] and not wrong:
             position = layers["kind",].position if ("kind",) in layers else None
             message = f"cluster {name!r} of kind ssh has no hosts"
             self._wrong(message, "add `hosts: n[1-4]` or `hostfile: PATH`", where, position)
@@ -398,6 +399,12 @@ class _Loader:
     def _refused(self, *keys: str) -> bool:
         """Tell whether something is already said against one of the keys."""
         return any(problem.key in keys for problem in self.problems)
+
+    def _mistyped(self, where: str, *keys: str) -> bool:
+        """Tell whether the hint about another key of a cluster is that one of these was meant."""
+        of_cluster = (one for one in self.problems if (one.key or "").startswith(f"{where}."))
+        meant = re.compile(rf"['`](?:{'|'.join(keys)})\b")
+        return any(meant.search(one.hint or "") for one in of_cluster)
 
 
 def _meant_in(document: Document) -> Callable[[KeyPath], str | None]:

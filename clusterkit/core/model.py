@@ -267,6 +267,11 @@ class ClusterSpec:
         """
         return tuple(word for word in self.srun_args if not word.startswith("--auto-resume"))
 
+    def slots_of(self, node: str) -> int | None:
+        """Return the slots that a node has; None where only the node knows."""
+        known = {host.name: host.slots for host in self.hosts}
+        return known.get(node) or self.gpus_per_node
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:

@@ -28,6 +28,7 @@ from clusterkit.launch.sbatch_options import sbatch_directives
 from clusterkit.launch.validate import (
     check_request,
     check_slots,
+    check_slots_of_hosts,
     fewer_nodes,
     nodes_in_words,
     problem,
@@ -64,6 +65,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     check_slots(framework, cluster, slots, job, processes=processes)
+    check_slots_of_hosts(cluster, names, slots)
     container = _container(job, cluster)
     inputs = dataclasses.replace(
         _inputs(job, cluster, in_image=container is not None),

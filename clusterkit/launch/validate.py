@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +22,7 @@ problem = partial(read_problem, __file__, "refusals.tsv")
 """Return a problem of `refusals.tsv` by its id, where `{0}` is the job and `{1}` its cluster."""
 
 _MOST_SLOTS = 9999
+_MOST_HOSTS = 5
 _MOST_RESTARTS = 100_000
 _MOST_SECONDS = 10**7
 _ON_COMPONENTS = ("env", "mpi", "ray", "torchrun")
@@ -299,6 +300,20 @@ def check_slots(
     written = ",".join(str(count) for count in slots)
     named = {"framework": framework.name, "processes": processes, "written": written}
     raise refused(wrong, **named, **values)
+
+
+def check_slots_of_hosts(cluster: ClusterSpec, names: Sequence[str], slots: Sequence[int]) -> None:
+    """Refuse more slots than a host has that the job would run on, or take as a spare.
+
+    Raises:
+        UserError: with the hosts that have too few.
+    """
+    wanted = zip(names, [*slots, *[max(slots)] * len(names)], strict=False)
+    few = {name: has for name, n in wanted if (has := cluster.slots_of(name) or n) < n}
+    if few:
+        least = min(few.values())
+        told = ", ".join(f"{name} has {count}" for name, count in [*few.items()][:_MOST_HOSTS])
+        raise refused("slots-of-hosts", None, cluster, most=max(slots), told=told, least=least)
 
 
 def refused(name: str, *values: object, **more: object) -> UserError:

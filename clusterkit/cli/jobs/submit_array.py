@@ -19,9 +19,9 @@ from clusterkit.cli.jobs.submit_output import (
     headline,
     listening,
     show_forecast,
-    show_script,
     show_starts,
     show_summary,
+    show_with_script,
     showing_refusal,
 )
 from clusterkit.cli.jobs.wait import wait_for_runs
@@ -234,7 +234,18 @@ def _show(
         exit_by(forecast)
         return
     rendered = render(first)
-    show_summary(first, rendered)
+
+    def show() -> None:
+        show_summary(first, rendered)
+        _show_elements(sweep, plans)
+        show_forecast(forecast)
+
+    show_with_script(first, rendered, show)
+    exit_by(forecast)
+
+
+def _show_elements(sweep: Sweep, plans: Sequence[LaunchPlan]) -> None:
+    """Print which jobs an array has, with their values."""
     limit = f", {sweep.at_once} at once" if sweep.at_once else ""
     jobs = f"{len(plans)} jobs{limit}; the script is that of the first"
     console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}'}")
@@ -250,6 +261,3 @@ def _show(
     if left > 1:
         lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
     console.note(*lines)
-    show_forecast(forecast)
-    show_script(first, rendered)
-    exit_by(forecast)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -125,10 +125,28 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
         console.json_document(told)
         exit_by(forecast)
         return
-    show_summary(plan, rendered)
-    show_forecast(forecast)
-    show_script(plan, rendered)
+
+    def show() -> None:
+        show_summary(plan, rendered)
+        show_forecast(forecast)
+
+    show_with_script(plan, rendered, show)
     exit_by(forecast)
+
+
+def show_with_script(
+    plan: LaunchPlan, rendered: Sequence[RenderedFile], show: Callable[[], None]
+) -> None:
+    """Print a summary by `show`, and the script of a plan below it.
+
+    Where both go into a pipe or a log, its end is what is read: there the summary comes last.
+    """
+    above = sys.stdout.isatty() or sys.stderr.isatty()
+    if not above:
+        show_script(plan, rendered)
+    show()
+    if above:
+        show_script(plan, rendered)
 
 
 def show_summary(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
@@ -165,7 +183,7 @@ def _main_file(plan: LaunchPlan) -> str:
 
 
 def show_script(plan: LaunchPlan, rendered: Sequence[RenderedFile]) -> None:
-    """Print the script of a plan last, after the summary; on a terminal, how to see it."""
+    """Print the script of a plan; on a terminal, how to see it."""
     main = _main_file(plan)
     text = next(file.text for file in rendered if file.name == main)
     if sys.stdout.isatty():  # where hundreds of lines would hide the rest

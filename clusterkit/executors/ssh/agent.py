@@ -46,7 +46,6 @@ from clusterkit.executors.ssh.layout import (
     LAYOUT,
     SshLayout,
     read_layout,
-    slots_of,
 )
 from clusterkit.executors.ssh.slots import Held, Kind, SlotsBusy
 
@@ -144,7 +143,7 @@ class SharedFolderError(RemoteError):
 def _take(run: RunFolder, layout: SshLayout, node: str, count: int) -> Held:
     if layout.version != __version__:
         raise OtherReleaseError(f"clusterkit {__version__} is there, and {layout.version} here")
-    known = slots_of(layout.cluster, node)
+    known = layout.cluster.slots_of(node)
     return slots.take(count, known or max(len(visible_gpus()), count), job=run.run_id, node=node)
 
 

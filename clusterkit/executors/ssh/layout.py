@@ -117,12 +117,6 @@ class SshLayout(Allocation):
         )
 
 
-def slots_of(cluster: ClusterSpec, node: str) -> int | None:
-    """Return the slots that a node has; None where only the node knows."""
-    known = {host.name: host.slots for host in cluster.hosts}
-    return known.get(node) or cluster.gpus_per_node
-
-
 def write_layout(run: RunFolder, layout: SshLayout) -> None:
     """Write `ssh.json`."""
     cluster = {name: getattr(layout.cluster, name) for name in _KEPT}

@@ -466,15 +466,16 @@ def test_how_often_a_plain_command_starts_on_a_node_is_shown(
     assert ("; once per node: --set env.per-node=1\n" in done.stderr) == (each > 1)
 
 
-def test_a_dry_run_shows_what_is_asked_for_before_the_script(desk: Path) -> None:
+def test_a_dry_run_shows_what_is_asked_for_at_the_end_of_a_pipe(desk: Path) -> None:
     words = [*TORCHRUN, "--nodes", "2", "--gpus-per-node", "4", "--time", "20", "train.py"]
     command = [sys.executable, "-m", "clusterkit", "submit", "--dry-run", "-c", "a100", *words]
     shown = subprocess.check_output(command, cwd=desk, text=True, stderr=subprocess.STDOUT)
-    summary, _, script = shown.partition("#!/bin/bash")
+    script, end, summary = shown.rpartition('exit "$ck_status"\n')
+    assert script.startswith("#!/bin/bash\n")
+    assert end
     assert "  asks for    2 nodes, 8 GPUs, partition " in summary
     assert ", time limit 20 min\n" in summary
     assert "  would run   sbatch job.sbatch, in " in summary
-    assert script.rstrip().splitlines()[-1].startswith("exit")
 
 
 def test_a_configuration_is_rendered_without_a_script(desk: Path) -> None:

@@ -203,6 +203,16 @@ def test_slots_come_from_the_job_the_host_or_the_cluster() -> None:
     assert plan("horovod", base=RACK, gpus_per_node=(4, 2)).processes == 6
 
 
+def test_no_host_is_asked_for_more_slots_than_it_has() -> None:
+    message = "8 slots per node asked for, and n3 has 4, n1 has 4 (gpus_per_node)\nhint: "
+    refused(f"{message}--gpus-per-node 4, or ", base=RACK, gpus_per_node=(8,))
+    hosts = tuple(Host(name=f"n{count}", slots=count) for count in (2, 1))
+    base = dataclasses.replace(RACK, hosts=hosts)
+    refused("2 slots per node asked for, and n1 has 1 ", base=base, nodes=1, spares=1, requeue=1)
+    unknown = dataclasses.replace(base, hosts=(Host(name="n9"),), gpus_per_node=None)
+    assert plan(base=unknown, nodes=1, gpus_per_node=(9,)).slots == (9,)
+
+
 def test_an_excluded_host_lends_its_slots_to_nobody() -> None:
     hosts = tuple(Host(name=f"n{count}", slots=count) for count in (8, 2, 4))
     base = dataclasses.replace(RACK, hosts=hosts)
