@@ -64,6 +64,7 @@ def estimate(
     if special is not None:
         special(EstimateOptions(**options), as_json=json)
         return
+    _warn_of_too_many(options.get("cluster"), options.get("gpus"))
     found = answer(EstimateOptions(**options))
     launched = _launch(found, folder, options.get("cluster")) if launch else None
     if plot is not None:
@@ -76,12 +77,25 @@ def estimate(
         console.json_document(document(found, launch=launched))
     else:
         _show(found)
-        if launched is not None:
+        if launch:
             _show_launch(launched)
         if plot is not None:
             console.note(f"drew {plot}")
     if found.chosen is None:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _warn_of_too_many(cluster: str | None, gpus: int | None) -> None:
+    """Say that a cluster whose hosts are listed has fewer GPUs than are asked about."""
+    if cluster is None or gpus is None:
+        return
+    from clusterkit.config.load import load_settings
+
+    spec = load_settings().cluster(cluster)
+    slots = [spec.slots_of(host.name) for host in spec.hosts]
+    has = sum(filter(None, slots))
+    if slots and all(slots) and has < gpus:
+        console.warn(f"cluster {cluster} has {has} GPUs on {len(slots)} hosts: --gpus {has}")
 
 
 def _special(options: Mapping[str, Any], *, alone: bool) -> Callable[..., None] | None:
@@ -205,8 +219,11 @@ def _launch(answer: Answer, place: Path | None, cluster: str | None) -> Launch |
     return launch
 
 
-def _show_launch(launch: Launch) -> None:
+def _show_launch(launch: Launch | None) -> None:
     console.say("")
+    if launch is None:
+        console.note("--launch wrote nothing, as nothing fits; what is above may change that")
+        return
     console.note(f"wrote {launch.folder}/: {', '.join(sorted(launch.files))}")
     console.say(shlex.join(launch.command))
     for note in launch.notes:

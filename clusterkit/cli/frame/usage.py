@@ -161,12 +161,25 @@ def _option_hint(option: str, arguments: Sequence[str], context: Any) -> str | N
         (word for word in arguments if word in _instead("job") and word[:2] == option), option
     )
     instead = _ours(option, arguments, known)
+    if context is not None and context.command_path == "clusterkit estimate":
+        instead = _all_gpus(option, arguments) or instead
     if instead is not None:
         return instead
     if context is not None and any(param.name == "command" for param in context.command.params):
         return f"{context.command_path} ... -- COMMAND, if {option} belongs to the command"
     near = _near(option, known)
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _all_gpus(option: str, arguments: Sequence[str]) -> str | None:
+    """Return `--gpus 16` for `--nodes 2 --gpus-per-node 8`; None where the two are not there."""
+    if not _instead("training").get(_spelt(option), ("",))[0].endswith("of all nodes"):
+        return None
+    each = _value_of("--gpus-per-node", arguments) or _value_of("-g", arguments) or ""
+    counts = [_value_of(option, arguments) or "", each]
+    if not all(re.fullmatch("[0-9]{1,6}", count) for count in counts):
+        return None
+    return f"--gpus {int(counts[0]) * int(counts[1])}, which are those of all nodes"
 
 
 def _near(option: str, known: Collection[str]) -> Sequence[str]:

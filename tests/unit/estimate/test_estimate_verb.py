@@ -312,6 +312,8 @@ def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:
         ("--params 7B --gpu h100 --gpus 8 --batch-size 4", ["--micro-batch 4"]),
         ("--params 7B --gpu h100 --gpus 8 --zero-stage=3", ["--strategy zero3"]),
         ("--params 7B --gpu h100 --nodes 2", ["--gpus N, which are those of all nodes"]),
+        ("--params 7B --gpu h100 -N 2 -g 8", ["--gpus 16, which are those of all nodes"]),
+        ("--params 7B --gpu h100 --nodes=4 --gpus-per-node=8", ["--gpus 32, which are"]),
         ("--params 7B --gpu h100 --gpus 8 --gradient-checkpointing", ["--checkpointing full"]),
         ("--score missing.tsv", ["missing.tsv"]),
         ("--calibrate missing.json", ["missing.json"]),
@@ -339,6 +341,22 @@ def test_a_config_without_what_nothing_can_stand_in_for(run: Run) -> None:
 
 
 # --- what is written ---
+
+
+def test_a_launch_of_what_does_not_fit_writes_nothing_and_says_so(run: Run) -> None:
+    code, _, err = run(f"{CASES['nothing-fits']} --launch plan")
+    assert (code, Path("plan").exists()) == (1, False)
+    assert "--launch wrote nothing, as nothing fits" in err
+
+
+def test_more_gpus_than_the_hosts_of_a_cluster_have_are_warned_of(run: Run) -> None:
+    text = "clusters: {rack: {kind: ssh, hosts: 'n[1-2]', gpus_per_node: 8}}\n"
+    Path("clusterkit.yaml").write_text(text)
+    words = "--model gpt2 --gpu h100 --cluster rack --gpus"
+    code, _, err = run(f"{words} 32")
+    assert code == 0
+    assert "warning: cluster rack has 16 GPUs on 2 hosts: --gpus 16\n" in err
+    assert "warning: cluster" not in run(f"{words} 16")[2]
 
 
 def test_files_of_another_launch_in_the_same_folder_are_named(run: Run) -> None:
