@@ -23,7 +23,7 @@ from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostfile_reader
-from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.core.hosts.hostlist import fold, fold_set
 from clusterkit.core.metadata import machine_root
 from clusterkit.core.model import NO_PLATFORM, GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
@@ -39,6 +39,9 @@ NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 
 SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc/hostfile"))
 """Where DeepSpeed looks, where Kubeflow's MPI operator writes, and where people put one."""
+
+HOSTS_NAME = "machines"
+"""What the cluster of hosts is called that the user has named."""
 
 _TRES_GPU = re.compile(r"\bgres/gpu(?::([^=,]+))?=(\d+)")
 _GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^()]*\))?(?=,|$)")
@@ -92,6 +95,8 @@ class Found:
     """Those that the cloud of this machine has."""
     login: str | None = None
     """The login node that was asked, where that is not this machine."""
+    hosts: tuple[str, ...] = ()
+    """Machines without a scheduler that the user has named."""
     left_out: tuple[str, ...] = ()
     """Hostfiles that others can write, and why they do not count."""
 
@@ -252,14 +257,17 @@ def starter_text(found: Found, *, folder: Path) -> str:
     )
     environment.filters |= {
         "fold": fold_set,
+        "fold_in_order": fold,
         "shown": lambda path: path.relative_to(folder) if path.is_relative_to(folder) else path,
         "size": lambda partition: _size(partition, found),
         "yaml": _yaml,
     }
     racks = _named(found)
-    names = [found.cluster_name] if found.partitions else []
+    names = [HOSTS_NAME] if found.hosts else []
+    names += [found.cluster_name] if found.partitions else []
     text = environment.from_string(read_template("pages/clusterkit.yaml.j2")).render(
         found=found,
+        hosts_name=HOSTS_NAME,
         racks=racks,
         default=[*names, *racks, "local"][0],
         # For training: with GPUs before without, then the default one.
@@ -280,6 +288,7 @@ def _named(found: Found) -> dict[str, Path]:
         stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.stem).strip("-_")
         stem = "rack" if stem in {"", "hostfile"} else stem  # a file, and no name of machines
         taken = {*racks, "local", *([found.cluster_name] if found.partitions else [])}
+        taken |= {HOSTS_NAME} if found.hosts else set()
         names = (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
         racks[next(name for name in names if name not in taken)] = rack
     return racks

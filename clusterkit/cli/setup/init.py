@@ -14,6 +14,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostlist
 from clusterkit.core.text import wrapped
 
 if TYPE_CHECKING:
@@ -24,22 +25,26 @@ if TYPE_CHECKING:
 def init(
     output: Path = Path("clusterkit.yaml"),
     login: str | None = None,
+    hosts: str | None = None,
     force: bool = False,
     yes: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles.
 
-    With --login, Slurm is looked for on that login node.
+    With --login, Slurm is looked for on that login node. With --hosts, the
+    file begins with a cluster of these machines, without a scheduler.
     """
-    from clusterkit.config.init import discover, run_command, starter_text
+    from clusterkit.config.init import HOSTS_NAME, discover, run_command, starter_text
 
     if output.exists() and not force:
         raise UserError(
             f"{output} exists already",
             hint="replace it with --force, or write elsewhere with --output FILE",
         )
+    named = _named(hosts) if hosts is not None else ()
     found = discover(run_command, cwd=Path.cwd()) if login is None else _on_login_node(login)
+    found = dataclasses.replace(found, hosts=named)
     text = starter_text(found, folder=output.absolute().parent)
     console.note(*(line for text in _report(found) for line in wrapped(text, rest="  ")))
     if not (yes or json) and sys.stdin.isatty() and sys.stdout.isatty():
@@ -57,7 +62,20 @@ def init(
         return
     console.say(f"wrote {output}")
     then = "doctor" if login is None else f"nodes prepare --cluster {found.cluster_name}"
+    then = f"preflight --cluster {HOSTS_NAME}" if named else then
     console.say(f"next: {following}, then clusterkit {then}")
+
+
+def _named(hosts: str) -> tuple[str, ...]:
+    """Return the hosts of a list, each once.
+
+    Raises:
+        UserError: it is no list of hosts, or names none.
+    """
+    named = tuple(dict.fromkeys(hostlist.expand(hosts, source="--hosts")))
+    if not named:
+        raise UserError("--hosts: the list is empty", hint="clusterkit init --hosts n[1-4]")
+    return named
 
 
 def _on_login_node(login: str) -> Found:
@@ -110,6 +128,6 @@ def _of_this_machine(found: Found) -> Iterator[str]:
         yield f"left out a hostfile: {reason}"
     if not found.hostfiles:
         yield "found no hostfile in ./hostfile, ./hostfiles/, /job or /etc"
-    if not found.hostfiles and not found.partitions:
+    if not found.hostfiles and not found.partitions and not found.hosts:
         yield "a cluster with Slurm, from here: clusterkit init --login USER@HOST --force"
-        yield "machines over ssh: list them in ./hostfile, a line each, and init again with --force"
+        yield "machines over ssh: clusterkit init --hosts n[1-4] --force"

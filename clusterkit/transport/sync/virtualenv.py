@@ -240,9 +240,10 @@ _UNREACHABLE = re.compile(
 )
 """Of pip's warnings, before the error that it saw no versions at all."""
 _WITHOUT_INDEX = (
-    "bring all packages (pip download; the page `Work on a site without internet` has it): "
-    "--wheels DIR; or let `venv:` of the cluster name an environment there that has clusterkit, "
-    "and `python:` its bin/python, which the job then runs"
+    "bring all packages (pip download; the page docs/how-to/air-gapped.md has it): --wheels DIR\n"
+    "or write below the cluster in clusterkit.yaml which environment there has clusterkit:\n"
+    "      venv: /path/to/env\n"
+    "      python: /path/to/env/bin/python"
 )
 
 

@@ -154,6 +154,21 @@ def test_hostfiles(tmp_path: Path) -> None:
     assert [host.name for host in settings.cluster("rack").hosts] == ["n1", "n2"]
 
 
+def test_hosts_that_are_named_are_the_cluster_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("n1 slots=8\n", encoding="utf-8")
+    done = CliRunner().invoke(app, ["init", "--hosts", "n[1-2],gpu.example.org", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "then clusterkit preflight --cluster machines\n" in done.stdout
+    settings = load_settings(cwd=tmp_path, environ={})
+    spec = settings.cluster()
+    assert (spec.name, spec.kind.value) == ("machines", "ssh")
+    assert [host.name for host in spec.hosts] == ["n1", "n2", "gpu.example.org"]
+    assert {"machines", "rack", "local"} <= {*settings.clusters}
+
+
 def test_a_cluster_is_not_called_after_a_file_that_is_called_hostfile(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("n1 slots=8\n", encoding="utf-8")
     _, settings = _started(tmp_path, {})

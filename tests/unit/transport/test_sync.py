@@ -337,7 +337,9 @@ def test_that_no_index_is_reached_is_told_before_what_pip_concludes_from_it() ->
     helper = SimpleNamespace(node="head", ask=lambda *_, **__: {"code": 1, "said": said})
     with pytest.raises(RemoteError, match="head reaches no package index") as refused:
         virtualenv._run(cast(Helper, helper), ["pip"], index=True)
-    assert "--wheels DIR" in (refused.value.hint or "")
+    hint = refused.value.hint or ""
+    assert "docs/how-to/air-gapped.md has it): --wheels DIR\n" in hint
+    assert hint.endswith("\n      venv: /path/to/env\n      python: /path/to/env/bin/python")
     with pytest.raises(RemoteError, match="No matching distribution"):
         virtualenv._run(cast(Helper, helper), ["pip"])
 
