@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from clusterkit.core.model import (
     LaunchPlan,
 )
 from clusterkit.core.version import __version__
+from clusterkit.images.packages import framework_called, module_of
 from clusterkit.launch.frameworks.base import mpirun_names
 from clusterkit.launch.rank_layout.fabric import parse_fabric
 from clusterkit.launch.sbatch_options import gpu_request
@@ -79,6 +82,7 @@ def aim(
         _job_of(cluster, tuple(host.name for host in hosts), image, cluster.container_runtime),
         kind=kind.value,
         framework=options.framework,
+        python_here=_python_here(cluster, options.framework),
         gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         slots={host.name: host.slots for host in hosts if host.slots is not None},
         uses_gpus=_uses_gpus(cluster, gpus_requested=options.gpus_per_node is not None),
@@ -141,6 +145,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         nodes=plan.nodes,
         kept_together=not {"switches", "segment"}.isdisjoint(plan.directives),
         framework=plan.framework,
+        python_here=_python_here(plan.cluster, plan.framework),
         mpirun=mpirun_names(plan.command),
         # Components may differ in it.
         gpus_per_node=None if plan.components else max(plan.slots),
@@ -149,6 +154,28 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         files=files_of(plan.cluster.setup, plan.env, container.mounts if container else None),
         mounts=container.mounts if container else (),
     )
+
+
+def _python_here(cluster: ClusterSpec, framework: str | None) -> str | None:
+    """Return this interpreter where a job of the framework could run under it on the nodes.
+
+    They see it where it lies on the file system of the run folders, which they have to share.
+    """
+    found = framework_called(framework)
+    package = found.package_name if found is not None else None
+    if package is None or not cluster.shared_filesystem or cluster.kind.shares_machine:
+        return None
+    try:
+        apart = _device(Path(sys.prefix)) != _device(Path(cluster.run_dir).expanduser().absolute())
+    except OSError:
+        return None
+    known = importlib.util.find_spec(module_of(package)) is not None
+    return sys.executable if known and not apart and sys.executable != cluster.job_python else None
+
+
+def _device(path: Path) -> int:
+    """Return the file system of a folder, or of the one in which it would be made."""
+    return next(one for one in (path, *path.parents) if one.exists()).stat().st_dev
 
 
 def _job_of(

@@ -46,6 +46,8 @@ class PreflightJob:
     framework: str | None = None
     python: str = "python3"
     """The job's own interpreter."""
+    python_here: str | None = None
+    """The one that asks, where the nodes see it too and it has the package of the framework."""
     python_is_set_up: bool = False
     """Whether modules or setup lines of the cluster may give it packages that a plain shell has
     not."""

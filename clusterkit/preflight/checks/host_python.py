@@ -125,7 +125,7 @@ def _lacking(job: PreflightJob, python: JobPython) -> Result:
     framework = framework_called(job.framework)
     install = Advice()
     if framework is not None:
-        install = Advice(hint=_ways(framework), command=pip_line(framework, job.python))
+        install = Advice(hint=_ways(framework, job), command=pip_line(framework, job.python))
     verdict = Verdict.WARN if job.python_is_set_up else Verdict.FAIL
     where = " in a plain shell" if job.python_is_set_up else ""
     what = f"{_needed(job)} is not installed for {_named(python, job)}{where}"
@@ -137,11 +137,14 @@ def _named(python: JobPython, job: PreflightJob) -> str:
     return f"the job's Python ({python.executable or job.python})"
 
 
-def _ways(framework: Framework) -> str:
+def _ways(framework: Framework, job: PreflightJob) -> str:
     ways = [
         "install it there",
         "name one that has it in the cluster: `python: /path/to/bin/python`",
     ]
+    if job.python_here is not None:
+        yours = f"yours has it, and the nodes see it: `python: {job.python_here}` in the cluster"
+        ways = [yours, ways[0]]
     image = image_with(framework)
     if image is not None:
         ways.append(f"run in an image that has it (--container docker --image {image})")

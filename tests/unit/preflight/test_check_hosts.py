@@ -388,6 +388,15 @@ def test_torch_is_asked_for_only_by_what_needs_it() -> None:
     assert found == {"n1": "fail", "n2": "pass"}
 
 
+def test_the_interpreter_that_asks_is_named_where_nodes_see_one_with_the_package() -> None:
+    none = PYTHON.replace("built torch=2.5.1+cu124\n", "").replace("package torch=2.5.1\n", "")
+    for here, said in (("/home/me/env/bin/python", "yours has it, "), (None, "install it there, ")):
+        job = PreflightJob(hosts=("n1",), framework="torchrun", python_here=here)
+        (result,) = rulings(named("host-torch"), _each("job-python", none, job=job)).values()
+        assert result.hint.startswith(said)
+        assert (f"`python: {here}` in the cluster" in result.hint) == (here is not None)
+
+
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [

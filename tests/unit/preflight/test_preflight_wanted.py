@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,33 @@ def test_compose_is_looked_for_as_docker(monkeypatch: pytest.MonkeyPatch, tmp_pa
     client.write_text("#!/bin/sh\necho sha256:ab\n")
     client.chmod(0o755)
     assert aim(PreflightOptions(hosts="n1", image="torch:1"), spec).job.image_digest == "sha256:ab"
+
+
+@pytest.mark.parametrize(
+    ("framework", "cluster", "named"),
+    [
+        ("torchrun", {}, True),
+        ("env", {}, False),  # needs no package
+        (None, {}, False),
+        ("deepspeed", {}, False),  # not installed here
+        ("torchrun", {"python": sys.executable}, False),
+        ("torchrun", {"shared_filesystem": False}, False),
+        ("torchrun", {"run_dir": "/dev/shm"}, False),  # another file system
+    ],
+)
+def test_the_interpreter_that_asks_is_named_where_nodes_see_it_too(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    framework: str | None,
+    cluster: dict[str, Any],
+    named: bool,
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name == "torch" else None)
+    values = {"run_dir": str(tmp_path / "runs"), **cluster}
+    spec = ClusterSpec(name="rack", kind=ClusterKind.SSH, **values)
+    job = aim(PreflightOptions(hosts="n1", framework=framework), spec).job
+    assert job.python_here == (sys.executable if named else None)
 
 
 def test_folders_are_the_same_from_anywhere(
