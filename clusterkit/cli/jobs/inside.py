@@ -105,8 +105,7 @@ def _require_job(word: str, command: Sequence[str]) -> None:
     Raises:
         UserError: it is no job, and stands behind `--`.
     """
-    before = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
-    if word in before:
+    if "--" not in sys.argv or word in sys.argv[: sys.argv.index("--")]:
         return
     try:
         runs_named(word)
