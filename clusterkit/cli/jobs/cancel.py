@@ -29,8 +29,9 @@ from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel as end
 from clusterkit.jobs.watch import cancel_all
 
+_WHOLE_NAMES = JOB_HELP.replace(" or its beginning", "")
 _JobsOrNone = Annotated[
-    list[str] | None, typer.Argument(metavar="[JOB]...", help=JOB_HELP, show_default=False)
+    list[str] | None, typer.Argument(metavar="[JOB]...", help=_WHOLE_NAMES, show_default=False)
 ]
 
 
