@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from clusterkit.observe.diagnose.evidence import (
     steps_in,
 )
 from clusterkit.observe.diagnose.hits import REPORTS, Hit
-from clusterkit.observe.diagnose.lines import TRACEBACK
+from clusterkit.observe.diagnose.lines import TRACEBACK, form_of
 from clusterkit.observe.diagnose.order import Event
 
 _OFTEN = 5
@@ -23,7 +22,6 @@ _ROUNDS = 2
 """Times that it came again after a step that was new: a rank that has ended prints none again."""
 _ALIKE = 40
 """Characters of an exception by which it is known again; the rest may be of the sample."""
-_NUMBERS = re.compile(r"[0-9.]+")
 _TRACEBACK = 100
 
 
@@ -50,7 +48,7 @@ def without_caught(events: Sequence[Event]) -> list[Event]:
 
 
 def _form(text: str) -> str:
-    return _NUMBERS.sub("", text)[:_ALIKE]
+    return form_of(text)[:_ALIKE]
 
 
 def _was_caught(form: str, same: Sequence[Event]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -44,7 +43,7 @@ from clusterkit.observe.diagnose.evidence import (
     year_of,
 )
 from clusterkit.observe.diagnose.hits import REPORTS, STARTUPS, Ending, Hit, Scanned
-from clusterkit.observe.diagnose.lines import rank_in, time_of
+from clusterkit.observe.diagnose.lines import form_of, rank_in, time_of
 from clusterkit.observe.diagnose.order import BARE, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import OF_MANY, Compare, Pattern, Role, Rule, gathers
 from clusterkit.observe.diagnose.side_commands import without_side_commands
@@ -56,7 +55,6 @@ _MOST_AFTER = 8
 """Good lines after an error of which nobody says that it ended the job."""
 _CTRL_C = "KeyboardInterrupt"
 _USAGE = "usage: "
-_NUMBERS = re.compile(r"[0-9]+")
 _MOST_FOLLOWED = 64
 """Finds of one file of which it is looked whether the training went on after them."""
 
@@ -191,7 +189,7 @@ def _by_another(words: str, live: Iterable[Hit], end: int) -> bool:
     one = at_last(next(hit for hit in live if hit.last == end))
     then = min((hit for hit in live if hit.offset > end), key=lambda hit: hit.offset, default=one)
     begun = any(line.startswith(_USAGE) for line in lines_after(one, 1))
-    return begun and _NUMBERS.sub("", then.text) == _NUMBERS.sub("", one.text)
+    return begun and form_of(then.text) == form_of(one.text)
 
 
 def _last_program(events: Sequence[Event], scanned: Scanned) -> int:

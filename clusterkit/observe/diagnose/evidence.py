@@ -20,6 +20,7 @@ from clusterkit.observe.diagnose.lines import (
     TRACEBACK,
     Line,
     ended_thread,
+    form_of,
     of_agent,
     of_thread,
     rank_in,
@@ -203,7 +204,6 @@ _LABELLED = re.compile(
 """What srun, mpirun, horovodrun and `clusterkit logs` put before all that ranks print."""
 _OF_TRACEBACK = re.compile(r"\s|$|Traceback \(most recent|During handling of|The above exc")
 _LAST = 10
-_DIGITS = re.compile(r"[0-9]+")
 _IN_TURN = 20
 """Lines alike but for their numbers that are of as many things that a program goes through."""
 WENT_ON = 5
@@ -662,8 +662,8 @@ def told_before(hit: Hit, size: int) -> bool:
     It ended with a good word.
     """
     before = lines_before(hit, WINDOW) if hit.line else ()
-    form = _DIGITS.sub("", hit.text)
-    since = list(dropwhile(lambda line: _DIGITS.sub("", line) != form, before))
+    form = form_of(hit.text)
+    since = list(dropwhile(lambda line: form_of(line) != form, before))
     steps = {step for line in since for step in steps_in(line)}
     return len(steps) >= WENT_ON and steps_after(hit)[None] > 0 and ends_well(hit, size, 1)
 
@@ -807,11 +807,11 @@ def same_script_after(hit: Hit, later: Hit) -> bool:
     first, then = script_of(hit), script_of(later)
     if not first or Path(first).name != Path(then).name:
         return False
-    good = [_DIGITS.sub("", line) for line in islice(_good_after(hit, later.offset), _ANEW)]
+    good = [form_of(line) for line in islice(_good_after(hit, later.offset), _ANEW)]
     if _REFUSES.match(hit.text):
         return bool(good) and not _REFUSES.match(later.text)
     head = read_part(hit.file, hit.excerpts, 0, min(_BEGINNING, hit.offset)).split(b"\n")
-    known = {_DIGITS.sub("", read_line(raw).text) for raw in head}
+    known = {form_of(read_line(raw).text) for raw in head}
     return len(good) >= _BEGUN and not known.isdisjoint(good)
 
 
@@ -843,10 +843,10 @@ def ends_well(hit: Hit, size: int, count: int = _LAST) -> bool:
     """
     last = lines_after(replace(hit, offset=max(hit.last, size - WINDOW)), WINDOW)
     told = [line for line in _but_warnings(last) if re.search(r"\w", line)][-count:]
-    bad = {_DIGITS.sub("", line) for line in told if _tells_of_failure(line)}
+    bad = {form_of(line) for line in told if _tells_of_failure(line)}
     if not bad:
         return True
-    forms = Counter(_DIGITS.sub("", line) for line in last)
+    forms = Counter(form_of(line) for line in last)
     return not _tells_of_failure(told[-1]) and all(forms[form] >= _IN_TURN for form in bad)
 
 

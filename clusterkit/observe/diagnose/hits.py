@@ -14,6 +14,7 @@ from clusterkit.observe.diagnose.lines import (
     TRACEBACK,
     Learnt,
     Line,
+    form_of,
     ignored,
     rank_in,
     read_line,
@@ -27,7 +28,6 @@ _MOST_FORMS = 1 << 14
 _MOST_MESSAGES = 16
 """Exceptions of one rule in a file that are told apart."""
 _LONGEST_MESSAGE = 120
-_NUMBERS = re.compile(r"[0-9.]+")
 _OFTEN = 5
 _SPREAD = 300
 _MOST_CLOSING = 64
@@ -413,7 +413,7 @@ class Finds:
     def _said(self, rule: Rule, text: str) -> tuple[str, str, str]:
         """Return what tells exceptions apart: one that was caught is not the one that ended all."""
         messages = self._messages.setdefault(rule, set())
-        message = _NUMBERS.sub("", text)[:_LONGEST_MESSAGE]
+        message = form_of(text)[:_LONGEST_MESSAGE]
         if len(messages) < _MOST_MESSAGES:
             messages.add(message)
         return (message if message in messages else "", "", "")

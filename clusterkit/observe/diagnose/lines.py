@@ -18,6 +18,7 @@ from clusterkit.core.text import ESCAPES
 LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
 
+_NUMBERS = re.compile(r"[0-9.]+")
 TRACEBACK = "Traceback (most recent call last):"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]+")
 _TRACE = (
@@ -184,6 +185,11 @@ class Learnt:
             self._shapes[shape] = None
             shapes = sorted(self._shapes, key=lambda one: (one != _TIME, one), reverse=True)
             self.pattern = re.compile("|".join(shapes))
+
+
+def form_of(text: str) -> str:
+    """Return a text without its numbers: lines of one form differ in nothing else."""
+    return _NUMBERS.sub("", text)
 
 
 def read_line(raw: bytes, learnt: re.Pattern[str] | None = None) -> Line:

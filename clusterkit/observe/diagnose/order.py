@@ -22,6 +22,7 @@ from clusterkit.observe.diagnose.evidence import (
     well_between,
 )
 from clusterkit.observe.diagnose.hits import Hit
+from clusterkit.observe.diagnose.lines import form_of
 from clusterkit.observe.diagnose.rules import Role, Rule
 
 MOMENT_S = 5.0
@@ -400,7 +401,7 @@ def _of_last_series(events: list[Event]) -> list[Event]:
     one_file = len({(event.hit.file, event.rank) for event in events}) == 1
     if len(lines) < _ALL_ERRORS or not one_file or numbers[-1] - numbers[0] >= len(lines):
         return events
-    forms = [_NUMBERS.sub("", event.hit.text) for event in lines]
+    forms = [form_of(event.hit.text) for event in lines]
     often = Counter(forms)
     ended = [at for at, form in enumerate(forms) if form not in forms[at + 1 :]]
     began = {form: forms.index(form) for form in often if often[form] >= _SAME}
@@ -448,7 +449,6 @@ def _time(event: Event) -> float:
     return -inf if event.time is None else event.time
 
 
-_NUMBERS = re.compile(r"[0-9.]+")
 _MOST_READ = 512
 """Times that it is looked for steps after the same find in a file."""
 
@@ -458,7 +458,7 @@ def handled_by_all(events: Sequence[Event]) -> tuple[Event, ...]:
     alike: dict[tuple[Rule, str], dict[Path, list[Event]]] = {}
     for event in events:
         if event.hit.line and not event.rule.silent:
-            files = alike.setdefault((event.rule, _NUMBERS.sub("", event.hit.text)), {})
+            files = alike.setdefault((event.rule, form_of(event.hit.text)), {})
             files.setdefault(event.hit.file, []).append(event)
     handled: set[int] = set()
     reads = 0

@@ -33,6 +33,7 @@ from clusterkit.observe.diagnose.evidence import (
 )
 from clusterkit.observe.diagnose.held import held_by_others
 from clusterkit.observe.diagnose.hits import REPORTS, RESTART, Hit, Scanned
+from clusterkit.observe.diagnose.lines import form_of
 from clusterkit.observe.diagnose.open_log import WINDOW, read_part
 from clusterkit.observe.diagnose.order import (
     MEMORY,
@@ -110,7 +111,6 @@ _CLASSES = ("RuntimeError", "ValueError", "TypeError", "AttributeError", "IndexE
 _NO_MODULE = ("No module named ", "ModuleNotFoundError")
 _LAST_LINES = "It stands among the last lines of the log, so that it may be what ended the job."
 _LONGEST_NOTE = 160
-_DIGITS = re.compile(r"[0-9]+")
 _RANK = re.compile(r"\b[Rr]ank (\d{1,6})\b(?!-)")
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
@@ -529,7 +529,7 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
 
 
 def _alike(one: Event, other: Event) -> bool:
-    return _DIGITS.sub("", one.hit.text) == _DIGITS.sub("", other.hit.text)
+    return form_of(one.hit.text) == form_of(other.hit.text)
 
 
 def _ranks_in(says: str) -> tuple[int, ...]:
