@@ -93,7 +93,8 @@ def lists(fake: Fake, *rows: str) -> None:
     """Let squeue list rows `ID|COMMAND|COMMENT`, whatever else it is asked."""
     listed = "\n".join(f"echo '{row}'" for row in rows) or ":"
     states = "\n".join(
-        f"echo '{'|'.join([row.split('|')[0], 'PENDING', 'x', 'N/A'])}|'" for row in rows
+        f"echo '{'|'.join([row.split('|')[0], 'PENDING', 'x', 'N/A', 'UNLIMITED'])}|'"
+        for row in rows
     )
     script = states.replace("|'", '|\'"$(cat "${0%/*}/script" 2>/dev/null)"')
     fake("squeue", f'case "$*" in *" -j "*)\n{script} ;;\n*)\n{listed} ;;\nesac')
