@@ -429,8 +429,17 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
             asked += [_told(p, lines) for p in rule.trace]
             found += asked[-len(rule.trace) :]
         if not asked or any(told is not None for told in asked):
-            groups = (told.items() for told in reversed(found) if told)
-            yield rule, {name: text for of_one in groups for name, text in of_one if text}
+            told_by = (told.items() for told in reversed(found) if told)
+            groups = {name: text for of_one in told_by for name, text in of_one if text}
+            if _as_asked(rule, hit.text, groups):
+                yield rule, groups
+
+
+def _as_asked(rule: Rule, text: str, around: Mapping[str, str]) -> bool:
+    """Tell whether each group `same_NAME` of what is around is what `NAME` of the line is."""
+    same = {name[5:]: value for name, value in around.items() if name.startswith("same_")}
+    of_line = match.groupdict() if same and (match := rule.match(text)) else {}
+    return all(of_line.get(name) == value for name, value in same.items())
 
 
 def _told(pattern: Pattern, lines: Iterable[str]) -> Mapping[str, str] | None:

@@ -511,6 +511,33 @@ def _led_to(after: Iterable[str]) -> str:
     return last
 
 
+def raised_while_handling(hit: Hit) -> str:
+    """Return the exception with words of its own that code raised as it handled that of a hit.
+
+    Nothing where there is none, or where another raises it `from` the first.
+    """
+    code, chained = "", False
+    for line in lines_after(replace(hit, offset=hit.last), _AROUND):
+        if line.startswith(CHAINS[0]):
+            chained = True
+        elif line and not chained:
+            break
+        elif line.startswith("    "):
+            code = code if set(line) <= set(" ^~") else line.strip()
+        elif line.startswith('  File "'):
+            code = ""
+        elif line and not line.startswith(TRACEBACK):
+            deliberate = code.startswith("raise ") and _OF_WORDS.match(line)
+            return line if deliberate else ""
+    return ""
+
+
+_OF_WORDS = re.compile(
+    r"(?!(?:Key|Index|Attribute|Type|Name)Error\b)(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): "
+    r"(?:\S+ ){2}\S"
+)
+
+
 def printed_by_library(hit: Hit) -> bool:
     """Tell whether a library printed a traceback itself, as one does that goes on afterwards.
 

@@ -17,6 +17,7 @@ from clusterkit.observe.diagnose.evidence import (
     at_last,
     dealt_with,
     lines_after,
+    raised_while_handling,
     steps_after,
     time_near,
     well_between,
@@ -108,6 +109,7 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     causes = [event for event in events if event.rule.role is Role.CAUSE]
     symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
     symptoms = _not_dealt_with(symptoms)
+    symptoms = [one for one in symptoms if not _explained(one, symptoms)]
     symptoms = _without_aftermath(symptoms, events)
     symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
     lost = [event for event in events if event.rule.alone and not event.rule.closing]
@@ -166,6 +168,8 @@ _OWN = re.compile(
     r"|ZeroDivision|NotImplemented)Error\b"
 )
 """Exceptions that code raises of itself, and not because another rank has gone."""
+_LOOK_UP = re.compile(r"(?:Index|Key)Error\b")
+"""What code raises that looks for something which is not there."""
 _UPON = 8
 """Lines before a crash in which the same process says of what it ends."""
 _SAME = 3
@@ -234,6 +238,17 @@ def _not_dealt_with(symptoms: list[Event]) -> list[Event]:
     return [
         one for one in symptoms if one.rule.outside or not (one.hit.line and dealt_with(one.hit))
     ]
+
+
+def _explained(one: Event, symptoms: Iterable[Event]) -> bool:
+    """Tell whether code that handled an exception of a look-up raised another that explains it."""
+    if not (one.generic and one.hit.line and _LOOK_UP.match(one.hit.text)):
+        return False
+    told = raised_while_handling(one.hit)
+    return told != "" and any(
+        other.generic and other.hit.file == one.hit.file and other.hit.text == told
+        for other in symptoms
+    )
 
 
 def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:

@@ -81,3 +81,70 @@ def test_an_exception_of_a_name_that_no_rule_knows_is_told(
         assert "fit.py:7, in shelf/reader.py:41" in found.cause.says
         assert found.cause.title == f"the script raised {name}"
         assert found.cause.evidence.line == 15
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told_line"),
+    [
+        ("IndexError: list index out of range", "ValueError: no run stands in out/base", 11),
+        ("KeyError: 'lr'", "shelf.errors.ShelfError: the shelf has no such entry", 11),
+        ("IndexError: list index out of range", "KeyError: 'no run of base'", 4),
+        ("IndexError: list index out of range", "ValueError: base", 4),
+        ("ValueError: the table is not whole", "RuntimeError: no run stands in out/base", 4),
+    ],
+)
+def test_what_code_says_of_a_look_up_that_failed_is_told(
+    say: Say, first: str, second: str, told_line: int
+) -> None:
+    ours = '  File "/home/u/fit.py", line 7, in fit\n    '
+    log = (
+        f"{HEAD}{ours}run = runs[-1]\n{first}\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        f"{HEAD}{ours}raise made(place)\n{second}\n"
+    )
+    found = say(log).cause
+    assert found is not None
+    assert found.evidence.line == told_line
+    by_from = log.replace("During handling of", "The above exception was the direct cause").replace(
+        "the above exception, another exception occurred:", "of the following exception:"
+    )
+    found = say(by_from).cause
+    assert found is not None
+    assert found.evidence.line == 4
+    by_chance = say(log.replace("raise made(place)", "return made(place)")).cause
+    assert by_chance is not None
+    assert by_chance.evidence.line == 4
+
+
+@pytest.mark.parametrize(
+    ("importer", "rule"), [("lossy/wide.py", "package-mixed"), ("shelf/a.py", "version-differs")]
+)
+def test_a_name_that_a_package_misses_of_itself_is_a_mixed_installation(
+    say: Say, importer: str, rule: str
+) -> None:
+    found = say(
+        f'{HEAD}  File "/env/lib/python3.11/site-packages/{importer}", line 7, in <module>\n'
+        "    from lossy.common import grid\nImportError: cannot import name 'grid' from "
+        "'lossy.common' (/env/lib/python3.11/site-packages/lossy/common.py)\n"
+    ).cause
+    assert found is not None
+    assert found.rule == rule
+
+
+def test_an_index_beyond_a_list_is_told_by_where_it_is(say: Say) -> None:
+    fetch = (
+        '  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 52, '
+        "in fetch\n    data = [self.dataset[idx] for idx in possibly_batched_index]\n"
+    )
+    said = f"{OWN}IndexError: list index out of range\n"
+    assert told(say(HEAD + said)) == ("python-exception", 4, None)
+    assert told(say(HEAD + fetch + said)) == ("data-set-code", 6, None)
+
+
+def test_memory_that_a_script_says_was_short_counts_where_the_job_failed(say: Say) -> None:
+    short = "rank 3: CUDA out of memory. Tried to allocate 3.25 GiB. GPU 1 has a total capacity of"
+    end = "srun: error: n1: task 3: Exited with exit code 1\n"
+    found = say(STEPS + f"{short} 79 GiB\n", end).cause
+    assert found is not None
+    assert found.rule == "cuda-out-of-memory-told"
+    assert say(f"{short} 79 GiB\n{STEPS}").cause is None

@@ -428,8 +428,8 @@ FULL = (
         ("AttributeError: 'list' object has no attribute 'to'", "python-exception", "AttributeE"),
         (
             "Training failed: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 9 GiB total)",
-            "cuda-out-of-memory",
-            "asked for 2.00 GiB that the GPU did not have free (GPU 0; 9 GiB total). It stands",
+            "cuda-out-of-memory-told",
+            "asked for 2.00 GiB that the GPU did not have free (GPU 0; 9 GiB total).",
         ),
         (
             "ERROR - stopped: No module named 'lossy'",
