@@ -200,7 +200,8 @@ def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
     """
     of_file = [e for e in events if e.hit.file == scanned.file and e.hit.line and not e.handled]
     ranked = any(e.rank is not None or e.rule.id in REPORTS for e in of_file)
-    ends = [e.hit for e in of_file if _may_end(e) or (ranked and _CTRL_C in e.hit.text)]
+    stopped = ranked or any(e.rule.id == _REFUSED for e in of_file)
+    ends = [e.hit for e in of_file if _may_end(e) or (stopped and _CTRL_C in e.hit.text)]
     views = [replace(hit, last=hit.offset) for hit in ends if hit.last > hit.offset]
     live = sorted((*views, *map(at_last, ends)), key=lambda hit: hit.last)
     left = [
@@ -216,6 +217,7 @@ def _last_program(events: Sequence[Event], scanned: Scanned) -> int:
     return max(left, default=0)
 
 
+_REFUSED = "wrong-arguments"
 _BEGAN = (
     lambda one, after: left_behind(one, after.offset),
     other_script_after,

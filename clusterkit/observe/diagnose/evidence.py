@@ -818,11 +818,20 @@ def began_again(hit: Hit, startups: Iterable[tuple[str, int]], size: int) -> boo
 def other_script_after(hit: Hit, later: Hit) -> bool:
     """Tell whether another script, which had begun to work, raised the later exception.
 
-    A parent whose child has failed says that at once, and nothing else before.
+    A parent whose child has failed says that at once, and nothing else before. Who still imports
+    has started no child that could have refused its arguments.
     """
     first, then = script_of(hit), script_of(later)
     other = "" != first != then != "" and Path(first).name != Path(then).name
+    if other and _REFUSES.match(hit.text) and _importing(later):
+        return True
     return other and _many_good_after(hit, _BEGUN, later.offset)
+
+
+def _importing(hit: Hit) -> bool:
+    """Tell whether a script was ended as it still imported what it needs."""
+    code = traceback_of(hit)[-2:-1]
+    return bool(code) and code[0].lstrip().startswith(("import ", "from "))
 
 
 def same_script_after(hit: Hit, later: Hit) -> bool:

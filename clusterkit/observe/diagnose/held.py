@@ -9,6 +9,12 @@ _NOW = re.compile(
     rf"(?P<gpu>GPU \d{{1,3}}) has a total capac\w{{1,5}} of {_SIZE} of which {_SIZE} is free\."
     rf".{{0,400}}?\bthis process has {_SIZE} memory in use"
 )
+_LISTED = re.compile(
+    rf"(?P<gpu>GPU \d{{1,3}}) has a total capac\w{{1,5}} of {_SIZE} of which {_SIZE} is free"
+    rf"(?:\. Process \d{{1,9}} has {_SIZE} memory in use){{2,16}}"
+    rf"\. Of the allocated memory {_SIZE} is allocated by PyTorch, and {_SIZE} is reserved"
+)
+"""In a container, where PyTorch knows no process of the list for itself."""
 _BEFORE = re.compile(
     rf"\((?P<gpu>GPU \d{{1,3}}); {_SIZE} total capacity; (?P<own>{_SIZE}) already allocated;"
     rf" {_SIZE} free; {_SIZE} (?P<kind>reserved|cached)"
@@ -23,6 +29,9 @@ def held_by_others(text: str) -> str:
     if (match := _NOW.search(text)) is not None:
         _, total, free, own = match.groups()
         sizes = _gib(total), _gib(free), _gib(own)
+    elif (match := _LISTED.search(text)) is not None:
+        _, total, free, _, own, kept = match.groups()
+        sizes = _gib(total), _gib(free), _gib(own) + _gib(kept)
     elif (match := _BEFORE.search(text)) is not None:
         _, total, _, own, free, kept, kind = match.groups()
         mine = _gib(own) + _gib(kept) if kind == "cached" else max(_gib(own), _gib(kept))

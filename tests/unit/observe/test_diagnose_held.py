@@ -21,6 +21,13 @@ NOW = (
     " has {own} GiB memory in use."
 )
 
+LISTED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 2 has a total"
+    " capacity of 31.75 GiB of which 20.00 MiB is free. Process 4711 has {one} GiB memory in use."
+    " Process 4712 has 11.00 GiB memory in use. Of the allocated memory {own} GiB is allocated by"
+    " PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
+
 
 @pytest.mark.parametrize(
     ("text", "told"),
@@ -31,6 +38,8 @@ NOW = (
         (NOW.format(own="4.00"), "28 GiB"),
         (NOW.format(own="31.00"), ""),
         (NOW.format(own="1.2.3"), ""),
+        (LISTED.format(one="20.00", own="9.00"), "22 GiB"),
+        (LISTED.format(one="2.00", own="28.00"), ""),
         ("RuntimeError: CUDA error: out of memory", ""),
     ],
 )

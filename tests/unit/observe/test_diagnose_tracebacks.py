@@ -148,3 +148,17 @@ def test_memory_that_a_script_says_was_short_counts_where_the_job_failed(say: Sa
     assert found is not None
     assert found.rule == "cuda-out-of-memory-told"
     assert say(f"{short} 79 GiB\n{STEPS}").cause is None
+
+
+def test_a_start_that_was_refused_and_the_last_one_that_was_interrupted_are_both_told(
+    say: Say,
+) -> None:
+    refused = "usage: fit.py [-h] [--n N]\nfit.py: error: argument --n: expected one argument\n"
+    stopped = f'{HEAD}  File "/home/u/tell.py", line 3, in <module>\n    {{}}\nKeyboardInterrupt\n'
+    found = say(refused + stopped.format("from lossy import grid"))
+    assert found.cause is not None
+    assert found.cause.rule == "interrupted"
+    assert "an earlier run in it had ended with: fit.py: error: argument --n" in found.notes[0]
+    parent = say(refused + stopped.format("child.wait()"))  # it may have started the other
+    assert parent.cause is not None
+    assert parent.cause.rule == "wrong-arguments"
